@@ -1,0 +1,102 @@
+"""How an operand is quantized (`QuantSpec`) and how a product uses it (`Recipe`).
+
+Both are frozen and hashable, so equal specs share one trace and one compiled program. Neither imports
+JAX: the oracle takes the same objects.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import get_args
+
+from jax_nvfp4.formats import BLOCK, Block, ScaleLayout, Scope
+
+
+@dataclass(frozen=True)
+class QuantSpec:
+    """The description of one quantized operand.
+
+    Attributes:
+        format: "nvfp4", E2M1 elements with E4M3 block scales and a float32 amax (contract section 2).
+        block: (1, 16) for one scale per 16 elements along the quantized axis, (16, 16) for one scale per
+            aligned tile, which makes the row and the column quantization of a weight share their codes.
+        scope: what one amax covers, "tensor" (the trailing matrix) or "row". Row scope exists for
+            (1, 16) blocks along the last axis only.
+        scale_layout: "linear" or "swizzled" block scales.
+
+    Rounding is not part of the spec: a `key` given to the operation means stochastic, none means nearest.
+
+    Raises:
+        ValueError: the combination has no definition in the numerics contract.
+    """
+
+    format: str = "nvfp4"
+    block: Block = (1, BLOCK)
+    scope: Scope = "tensor"
+    scale_layout: ScaleLayout = "linear"
+
+    def __post_init__(self):
+        object.__setattr__(self, "block", tuple(self.block))
+        if self.format != "nvfp4":
+            raise ValueError(f"format must be 'nvfp4', got {self.format!r}")
+        if self.block not in ((1, BLOCK), (BLOCK, BLOCK)):
+            raise ValueError(f"block must be (1, 16) or (16, 16), got {self.block}")
+        if self.scope not in get_args(Scope):
+            raise ValueError(f"scope must be one of {get_args(Scope)}, got {self.scope!r}")
+        if self.scale_layout not in get_args(ScaleLayout):
+            raise ValueError(f"scale_layout must be one of {get_args(ScaleLayout)}, got {self.scale_layout!r}")
+        if self.is_tile and self.scope == "row":
+            raise ValueError("16x16 blocks span 16 rows, so their amax cannot be per row: use scope='tensor'")
+
+    @property
+    def is_tile(self) -> bool:
+        """Whether one block scale covers a 16x16 tile."""
+        return self.block == (BLOCK, BLOCK)
+
+
+NVFP4 = QuantSpec()
+NVFP4_2D = QuantSpec(block=(BLOCK, BLOCK))
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Which operands of `dot` are quantized, and how (docs/numerics.md, training recipe).
+
+    Attributes:
+        x, w, grad: the specs of the activation, of the weight and of the gradient of the output. None keeps an
+            operand in its own dtype. Either all three are given, and all three products of a training step are
+            quantized, or `w` alone (quantization-aware training: the weight is fake-quantized, the gradient
+            straight through).
+        rht: whether the operands of the weight gradient pass a random Hadamard transform. False in this version.
+
+    Raises:
+        ValueError: another combination.
+    """
+
+    x: QuantSpec | None
+    w: QuantSpec
+    grad: QuantSpec | None
+    rht: bool = False
+
+    def __post_init__(self):
+        if (self.x is None) != (self.grad is None):
+            raise ValueError("a recipe quantizes x and grad both or neither (w alone is quantization-aware training)")
+        if self.is_training and not self.w.is_tile:
+            raise ValueError(
+                "a training recipe needs 16x16 blocks for w (NVFP4_2D): both directions of the weight must share codes"
+            )
+        if any(s is not None and s.scale_layout != "linear" for s in (self.x, self.w, self.grad)):
+            raise ValueError("a recipe uses linear scales: how a product lays them out is its own affair")
+        if self.is_training and (self.x.scope, self.grad.scope) != ("tensor", "tensor"):
+            raise ValueError("a training recipe uses scope='tensor': the columnwise operands have no rows to scale by")
+        if self.rht:
+            raise ValueError("rht=True is not available in this version: use rht=False")
+
+    @property
+    def is_training(self) -> bool:
+        """Whether all three products are quantized, not only the weight."""
+        return self.x is not None
+
+
+NVFP4_TRAINING = Recipe(x=NVFP4, w=NVFP4_2D, grad=NVFP4)
+NVFP4_QAT = Recipe(x=None, w=NVFP4, grad=None)

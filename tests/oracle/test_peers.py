@@ -1,0 +1,49 @@
+"""Element codes, packing and swizzle against the libraries that serve and train with these formats.
+
+Runs only where they are installed: pip install torch compressed-tensors torchao
+"""
+
+import numpy as np
+import pytest
+
+from jax_nvfp4.oracle import e2m1, swizzle_scales, unswizzle_scales
+from jax_nvfp4.testing import assert_same_bytes, make
+
+torch = pytest.importorskip("torch")
+
+
+def unpacked_codes():
+    """Every ordered pair of codes."""
+    return np.stack(np.divmod(np.arange(256, dtype=np.uint8), np.uint8(16)), -1).reshape(16, 32)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (33, 3), (128, 4), (201, 10), (256, 8)])
+def test_torchao_to_blocked(shape):
+    utils = pytest.importorskip("torchao.prototype.mx_formats.utils")
+    scales = np.random.default_rng(0).integers(1, 256, shape, np.uint8)
+    blocked = utils.to_blocked(torch.from_numpy(scales)).numpy()
+    swizzled = swizzle_scales(scales)
+    assert_same_bytes(swizzled.reshape(-1), blocked.reshape(-1), "to_blocked")
+    back = utils.from_blocked(torch.from_numpy(swizzled.reshape(-1)), *shape).numpy()
+    assert_same_bytes(unswizzle_scales(swizzled, shape), back, "from_blocked")
+
+
+def test_torchao_e2m1_and_packing():
+    kernels = pytest.importorskip("torchao.prototype.mx_formats.kernels")
+    x = np.concatenate([make(family, (64, 64), "float32") * 3 for family in ("normal", "uniform", "zeros", "tiny")])
+    x = np.concatenate([x, (make("ties", (64, 64), "float32") / 448).clip(-7, 7)])
+    codes = kernels.f32_to_f4_unpacked(torch.from_numpy(x)).numpy()
+    assert_same_bytes(e2m1.encode(x), codes, "codes")
+    assert_same_bytes(e2m1.pack(codes), kernels.pack_uint4(torch.from_numpy(codes)).numpy(), "packed")
+    every = np.arange(16, dtype=np.uint8)
+    assert_same_bytes(e2m1.decode(every), kernels.f4_unpacked_to_f32(torch.from_numpy(every)).numpy(), "values")
+
+
+def test_compressed_tensors_packing():
+    helpers = pytest.importorskip("compressed_tensors.compressors.nvfp4.helpers")
+    codes = unpacked_codes()
+    values = torch.from_numpy(e2m1.decode(codes))
+    packed = helpers.pack_fp4_to_uint8(values.to(torch.bfloat16)).numpy()
+    assert_same_bytes(e2m1.pack(codes), packed, "packed")
+    unpacked = helpers.unpack_fp4_from_uint8(torch.from_numpy(packed), *codes.shape, dtype=torch.float32).numpy()
+    assert_same_bytes(e2m1.decode(e2m1.unpack(packed)), unpacked, "unpacked")
