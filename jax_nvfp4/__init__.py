@@ -1,0 +1,42 @@
+"""NVFP4 training for JAX: quantization as XLA custom calls, the same bits on CPU and GPU."""
+
+from jax_nvfp4 import oracle
+from jax_nvfp4.dot import block_scaled_matmul, dot
+from jax_nvfp4.export import export_checks
+from jax_nvfp4.ops.amax import amax
+from jax_nvfp4.ops.dequantize import decode, dequantize
+from jax_nvfp4.ops.padding import pad_to_blocks
+from jax_nvfp4.ops.qdq import qdq
+from jax_nvfp4.ops.quantize import quantize, quantize_dual
+from jax_nvfp4.ops.swizzle import swizzle_scales, unswizzle_scales
+from jax_nvfp4.sharding import max_over
+from jax_nvfp4.spec import NVFP4, NVFP4_2D, NVFP4_QAT, NVFP4_TRAINING, QuantSpec, Recipe
+from jax_nvfp4.tensor import BlockScaled, load, save
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "NVFP4",
+    "NVFP4_2D",
+    "NVFP4_QAT",
+    "NVFP4_TRAINING",
+    "BlockScaled",
+    "QuantSpec",
+    "Recipe",
+    "amax",
+    "block_scaled_matmul",
+    "decode",
+    "dequantize",
+    "dot",
+    "export_checks",
+    "load",
+    "max_over",
+    "oracle",
+    "pad_to_blocks",
+    "qdq",
+    "quantize",
+    "quantize_dual",
+    "save",
+    "swizzle_scales",
+    "unswizzle_scales",
+]

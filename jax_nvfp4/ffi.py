@@ -1,0 +1,165 @@
+"""The native libraries and the custom calls they provide: `Operation` is what every file in `ops/` calls.
+
+An operation is one XLA custom call of one name. The CPU library and the CUDA library each register a handler for
+it, so nothing above this file asks on which device it runs.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.custom_batching import custom_vmap
+from jax.extend.core import Primitive
+from jax.interpreters import mlir
+from jax.sharding import NamedSharding, PartitionSpec
+
+from jax_nvfp4 import sharding
+from jax_nvfp4.sharding import Dims, Local
+
+LIBRARIES = {"cpu": "libjax_nvfp4_cpu.so", "cuda": "libjax_nvfp4_cuda.so"}
+_DIRECTORY = Path(__file__).parent / "_native"
+
+TARGETS: list[str] = []
+"""The names of all custom calls, in the order in which the operations were defined."""
+
+
+@functools.cache
+def library(platform: str) -> ctypes.CDLL | None:
+    """The native library for "cpu" or "cuda", or None where this installation was built without it."""
+    path = _DIRECTORY / LIBRARIES[platform]
+    return ctypes.CDLL(str(path)) if path.exists() else None
+
+
+def missing_library(platform: str) -> str:
+    """What to say when `library(platform)` is None."""
+    return (
+        f"this installation of jax_nvfp4 holds no {platform} library ({_DIRECTORY / LIBRARIES[platform]}): "
+        f"reinstall with `pip install .` on Linux" + (" x86-64, without JAX_NVFP4_CUDA_ARCHS=''" * (platform == "cuda"))
+    )
+
+
+def _register(target: str) -> None:
+    TARGETS.append(target)
+    for platform in LIBRARIES:
+        handlers = library(platform)
+        if handlers is not None:
+            name = {"cpu": "cpu", "cuda": "CUDA"}[platform]  # as XLA spells them
+            jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(getattr(handlers, target)), platform=name)
+
+
+@dataclass(frozen=True, eq=False)
+class Operation:
+    """One custom call with its shape rule, its batching rule and its sharding rule.
+
+    Every axis before the dimensions named in `dims` is batch, in all operands and results; that makes the batching
+    rule the same for all: the mapped axis becomes the first batch axis.
+
+    Attributes:
+        target: the name of the custom call.
+        shapes: (*operand types, **attributes) -> (shape, dtype) of each result.
+        dims: (*operand types, **attributes) -> the dimensions, for the sharding rule.
+        local: how one shard is computed, where that differs from the whole.
+        batch: (axis size, which operands are mapped, operands with the mapped axis first) -> operands, where
+            mapping changes what an operand says.
+        static: the attributes that only the shape rule reads, which the custom call does not get.
+    """
+
+    target: str
+    shapes: Callable[..., Sequence[tuple[tuple, Any]]]
+    dims: Callable[..., Dims]
+    local: Local = lambda bind, operands, axes: bind(*operands)
+    batch: Callable[..., Sequence[jax.Array]] = lambda size, mapped, operands: operands
+    static: tuple[str, ...] = ()
+
+    def __post_init__(self):
+        _register(self.target)
+        object.__setattr__(self, "primitive", _primitive(self.target, self.shapes, self.static))
+
+    def __call__(self, *operands: jax.Array, **attributes) -> list[jax.Array]:
+        """Apply the operation, under whatever transformations are in force."""
+        results = self.shapes(*operands, **attributes)
+        if 0 in operands[0].shape:
+            return [jnp.zeros(shape, dtype) for shape, dtype in results]
+
+        def bind(*arrays):
+            varying = frozenset().union(*(jax.typeof(a).manual_axis_type.varying for a in arrays))
+            return tuple(self.primitive.bind(*(_varying(a, varying) for a in arrays), **attributes))
+
+        def split(*arrays):
+            shapes = [jax.ShapeDtypeStruct(*r) for r in self.shapes(*arrays, **attributes)]
+            return sharding.partitioned(bind, self.local, self.dims(*arrays, **attributes), arrays, shapes)(*arrays)
+
+        call = custom_vmap(split)
+
+        @call.def_vmap
+        def _(size, mapped, *arrays):
+            arrays = [a if m else jnp.broadcast_to(a, (size, *a.shape)) for a, m in zip(arrays, mapped, strict=True)]
+            outputs = tuple(self(*self.batch(size, mapped, arrays), **attributes))
+            return outputs, (True,) * len(outputs)
+
+        return list(call(*operands))
+
+
+def not_differentiable(what: str) -> Callable[[Callable], Callable]:
+    """Make differentiating a function of arrays a TypeError that says what to use instead."""
+
+    def decorate(function):
+        wrapped = jax.custom_jvp(function)
+
+        @wrapped.defjvp
+        def _(primals, tangents):
+            raise TypeError(
+                f"{what} has no derivative: its results are integer codes. Differentiate jax_nvfp4.dot (a quantized "
+                "product with its own backward pass) or jax_nvfp4.qdq (straight-through), or wrap the argument in "
+                "jax.lax.stop_gradient"
+            )
+
+        return wrapped
+
+    return decorate
+
+
+def _primitive(target: str, shapes: Callable, static: tuple[str, ...]) -> Primitive:
+    primitive = Primitive(target)
+    primitive.multiple_results = True
+
+    @primitive.def_abstract_eval
+    def _(*operands, **attributes):
+        like = operands[0]
+        replicated = functools.partial(NamedSharding, like.sharding.mesh)
+        return [
+            like.update(shape=shape, dtype=jnp.dtype(dtype), weak_type=False, sharding=replicated(PartitionSpec()))
+            for shape, dtype in shapes(*operands, **attributes)
+        ]
+
+    primitive.def_impl(lambda *operands, **attributes: jax.jit(functools.partial(primitive.bind, **attributes))(*operands))
+
+    def unsupported(ctx, *operands, **attributes):
+        raise NotImplementedError(
+            f"{target} runs on CPU and on NVIDIA GPUs, not on {', '.join(ctx.module_context.platforms)}"
+        )
+
+    mlir.register_lowering(primitive, unsupported)
+    for platform in LIBRARIES:
+
+        def lower(ctx, *operands, platform=platform, **attributes):
+            if library(platform) is None:
+                raise RuntimeError(missing_library(platform))
+            passed = {name: value for name, value in attributes.items() if name not in static}
+            return jax.ffi.ffi_lowering(target)(ctx, *operands, **passed)
+
+        mlir.register_lowering(primitive, lower, platform=platform)
+    return primitive
+
+
+def _varying(array, axes: frozenset):
+    """`array` typed as varying over the manual mesh axes `axes`, so that all operands of a call agree."""
+    missing = tuple(axes - jax.typeof(array).manual_axis_type.varying)
+    return jax.lax.pcast(array, missing, to="varying") if missing else array

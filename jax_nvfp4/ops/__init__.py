@@ -1,0 +1,1 @@
+"""The operations, one file a family: public function, shape rule, custom call, batching rule, sharding rule."""

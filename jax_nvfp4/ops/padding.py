@@ -1,0 +1,30 @@
+"""Padding an axis to whole blocks."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from jax_nvfp4.formats import BLOCK, round_up
+
+
+def pad_to_blocks(x, *, axis: int = -1, multiple: int = BLOCK) -> jax.Array:
+    """`x` with zeros appended along `axis` up to a multiple of `multiple`.
+
+    Zeros change neither an amax nor the scale of the block they join, and add nothing to a product.
+
+    Args:
+        x: any array.
+        axis: the axis to pad.
+        multiple: the size of a block.
+
+    Returns:
+        `x` itself where nothing is missing.
+    """
+    x = jnp.asarray(x)
+    missing = round_up(x.shape[axis], multiple) - x.shape[axis]
+    if isinstance(missing, int) and missing == 0:
+        return x
+    widths = [(0, 0)] * x.ndim
+    widths[axis] = (0, missing)
+    return jnp.pad(x, widths)

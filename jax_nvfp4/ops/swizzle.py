@@ -1,0 +1,74 @@
+"""Block scales between the linear layout and the 128x4 tiles of block-scaled matrix units (section 9).
+
+A permutation of bytes, which XLA does exactly and fast, so these two need no custom call: they differentiate,
+batch and shard as any reshape does. `quantize` writes the swizzled layout directly.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from jax_nvfp4.formats import SWIZZLE_COLUMNS, SWIZZLE_ROWS, round_up
+
+_LANES = 32  # rows of a tile that lie 16 bytes apart
+
+
+def swizzle_scales(scales) -> jax.Array:
+    """Linear to swizzled block scales.
+
+    Args:
+        scales: (..., R, C), any dtype of one byte.
+
+    Returns:
+        (..., R to a multiple of 128, C to a multiple of 4), the bytes in tile order, padding zero.
+
+    Raises:
+        TypeError: elements are not one byte.
+        ValueError: rank below 2.
+    """
+    scales = _one_byte(scales)
+    *batch, rows, columns = scales.shape
+    padded = round_up(rows, SWIZZLE_ROWS), round_up(columns, SWIZZLE_COLUMNS)
+    data = jax.lax.bitcast_convert_type(scales, jnp.uint8)
+    data = jnp.pad(data, [(0, 0)] * len(batch) + [(0, padded[0] - rows), (0, padded[1] - columns)])
+    tiles = padded[0] // SWIZZLE_ROWS, padded[1] // SWIZZLE_COLUMNS
+    data = data.reshape(*batch, tiles[0], SWIZZLE_ROWS // _LANES, _LANES, tiles[1], SWIZZLE_COLUMNS)
+    # (row tile, quarter, lane, column tile, column) -> (row tile, column tile, lane, quarter, column)
+    data = jnp.moveaxis(data, (-5, -2, -3, -4, -1), (-5, -4, -3, -2, -1))
+    return jax.lax.bitcast_convert_type(data.reshape(*batch, *padded), scales.dtype)
+
+
+def unswizzle_scales(scales, shape: tuple[int, int]) -> jax.Array:
+    """Swizzled to linear block scales, the inverse of `swizzle_scales`.
+
+    Args:
+        scales: (..., Rpad, Cpad), swizzled bytes.
+        shape: (R, C) without padding.
+
+    Returns:
+        (..., R, C).
+
+    Raises:
+        TypeError: elements are not one byte.
+        ValueError: `shape` padded to whole tiles is not the shape of `scales`.
+    """
+    scales = _one_byte(scales)
+    *batch, rows, columns = scales.shape
+    expected = round_up(shape[0], SWIZZLE_ROWS), round_up(shape[1], SWIZZLE_COLUMNS)
+    if (rows, columns) != expected:
+        raise ValueError(f"linear scales of shape {tuple(shape)} are {expected} when swizzled, got {(rows, columns)}")
+    data = jax.lax.bitcast_convert_type(scales, jnp.uint8)
+    tiles = rows // SWIZZLE_ROWS, columns // SWIZZLE_COLUMNS
+    data = data.reshape(*batch, *tiles, _LANES, SWIZZLE_ROWS // _LANES, SWIZZLE_COLUMNS)
+    data = jnp.moveaxis(data, (-5, -4, -3, -2, -1), (-5, -2, -3, -4, -1)).reshape(*batch, rows, columns)
+    return jax.lax.bitcast_convert_type(data[..., : shape[0], : shape[1]], scales.dtype)
+
+
+def _one_byte(scales) -> jax.Array:
+    scales = jnp.asarray(scales)
+    if scales.dtype.itemsize != 1:
+        raise TypeError(f"block scales are one byte each (float8_e4m3fn or uint8), got {scales.dtype}")
+    if scales.ndim < 2:
+        raise ValueError(f"block scales have rank >= 2, got shape {scales.shape}")
+    return scales

@@ -1,0 +1,222 @@
+"""How the operations split over a mesh: what the sharding rules of all of them share.
+
+An operation names the dimensions of its operands and results (`Dims`) and says how small a piece of each may
+stand alone. From that one description follow the Shardy rule (which sharding a result takes from its operands),
+the partitioning under `jit` with Auto axes, and the `shard_map` under Explicit axes. A shard that holds whole
+blocks is never gathered. One that does not is replicated along that dimension under Auto axes, where the
+compiler chooses shardings, and is a ValueError under Explicit axes, where the user chose them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental.custom_partitioning import custom_partitioning
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+Axes = dict[str, tuple[str, ...]]
+"""The mesh axes that shard each named dimension, major to minor; dimensions that are whole are absent."""
+
+Local = Callable[[Callable, Sequence[jax.Array], Axes], Sequence[jax.Array]]
+"""Runs an operation on one shard: (bind, local operands, axes) -> local results."""
+
+
+@dataclass(frozen=True)
+class Dims:
+    """The dimensions of one operation.
+
+    Attributes:
+        operands, results: per array, the names of its trailing dimensions, separated by blanks ("m k"); every
+            axis before them is batch. A dimension named "_" is never sharded.
+        blocks: for each name, how many consecutive elements of the first operand cannot be separated.
+            A name that is absent is never sharded.
+    """
+
+    operands: tuple[str, ...]
+    results: tuple[str, ...]
+    blocks: dict[str, int] = field(default_factory=dict)
+
+    def names(self, which: str, batch_rank: int) -> list[list[str]]:
+        """Every dimension of every operand or result by name, batch axes included."""
+        batch = [f"b{i}" for i in range(batch_rank)]
+        return [batch + trailing.split() for trailing in getattr(self, which)]
+
+    def block(self, name: str) -> int | None:
+        """How many elements of the first operand stay together along `name`; None if all of them do."""
+        return 1 if name.startswith("b") else self.blocks.get(name)
+
+
+def max_over(amax: jax.Array, axis_names: Sequence[str]) -> jax.Array:
+    """The maximum of non-negative float32 values over mesh axes; NaN wins, as it does in every amax.
+
+    The bits of non-negative floats order as integers with NaN above Inf, and integer maxima are exact in every
+    collective library, while their float maxima may drop NaN.
+    """
+    if not axis_names:
+        return amax
+    bits = jax.lax.bitcast_convert_type(amax, jnp.int32)
+    return jax.lax.bitcast_convert_type(jax.lax.pmax(bits, tuple(axis_names)), jnp.float32)
+
+
+def shard_start(axes: Axes, name: str, local_size: int) -> jax.Array:
+    """The global index (uint32) at which this shard begins along a dimension."""
+    index = jax.lax.axis_index(axes[name]) if name in axes else 0
+    return jnp.asarray(index, jnp.uint32) * jnp.uint32(local_size)
+
+
+def partitioned(bind: Callable, local: Local, dims: Dims, operands: Sequence, results: Sequence) -> Callable:
+    """`bind` with a sharding rule: a function of the operands that splits over the mesh.
+
+    Args:
+        bind: the operation on whole arrays.
+        local: the operation on one shard.
+        dims: the dimensions of its arrays.
+        operands, results: their shapes.
+    """
+    plan = _Plan(dims, [tuple(a.shape) for a in operands], [tuple(a.shape) for a in results])
+    explicit = plan.explicit_axes(operands[0])
+    if explicit:
+        return plan.shard_map(bind, local, explicit, jax.typeof(operands[0]).sharding.mesh)
+    if not plan.is_static:
+        return bind
+    call = custom_partitioning(lambda *arrays: bind(*arrays))
+
+    def partition(mesh, operand_shapes, result_shapes):
+        del result_shapes
+        sharding = operand_shapes[0].sharding
+        if mesh.empty:
+            mesh = Mesh(np.array(list(sharding.device_set)), ("devices",))
+        axes = plan.whole_block_axes(_mesh_axes(sharding, operand_shapes[0].shape, mesh), mesh)
+        named = [tuple(NamedSharding(mesh, spec) for spec in specs) for specs in plan.specs(axes)]
+        return mesh, lambda *arrays: tuple(local(bind, arrays, axes)), named[1], named[0]
+
+    rule, factors, replicated = plan.shardy_rule()
+    call.def_partition(
+        partition, sharding_rule=rule, need_replication_factors=replicated, decode_shardings=False, **factors
+    )
+    return call
+
+
+class _Plan:
+    """The dimensions of one call, with its shapes."""
+
+    def __init__(self, dims: Dims, operands: Sequence[tuple], results: Sequence[tuple]):
+        self.dims, self.shapes = dims, (operands, results)
+        batch_rank = len(operands[0]) - len(dims.operands[0].split())
+        self.names = (dims.names("operands", batch_rank), dims.names("results", batch_rank))
+        self.sizes = dict(zip(self.names[0][0], operands[0], strict=True))  # of the first operand
+        self.is_static = all(isinstance(n, int) for shapes in self.shapes for shape in shapes for n in shape)
+
+    def pieces(self, name: str) -> int | None:
+        """How many pieces `name` can be cut into, or None where it cannot be cut."""
+        block = self.dims.block(name)
+        if block is None or name not in self.sizes or self.sizes[name] % block:
+            return None
+        pieces = self.sizes[name] // block
+        return pieces if pieces > 1 else None
+
+    def specs(self, axes: Axes) -> tuple[tuple[PartitionSpec, ...], tuple[PartitionSpec, ...]]:
+        """The partition specs of all operands and of all results."""
+        operands, results = (
+            tuple(PartitionSpec(*(axes.get(name) for name in names)) for names in arrays) for arrays in self.names
+        )
+        return operands, results
+
+    def whole_block_axes(self, dim_axes: Sequence[tuple[str, ...]], mesh: Mesh) -> Axes:
+        """The axes of the first operand's dimensions, without those that would cut a block."""
+        axes = {}
+        for name, names in zip(self.names[0][0], dim_axes, strict=True):
+            pieces = self.pieces(name)
+            if names and pieces is not None and pieces % math.prod(mesh.shape[n] for n in names) == 0:
+                axes[name] = names
+        return axes
+
+    def shardy_rule(self) -> tuple[str, dict[str, int], tuple[str, ...]]:
+        """The rule in Shardy's notation: a cuttable dimension is (pieces, elements of a piece)."""
+        factors: dict[str, int] = {}
+        replicated: list[str] = []
+
+        def dimension(name: str, size: int) -> str:
+            pieces = self.pieces(name)
+            inner = f"r{len(replicated)}"
+            if pieces is None:
+                replicated.append(inner)
+                return inner
+            if size == pieces:
+                return name
+            replicated.append(inner)
+            factors[name], factors[inner] = pieces, size // pieces
+            return f"({name} {inner})"
+
+        sides = [
+            ", ".join(" ".join(map(dimension, names, shape)) for names, shape in zip(arrays, shapes, strict=True))
+            for arrays, shapes in zip(self.names, self.shapes, strict=True)
+        ]
+        alone = {factor for side in sides for factor in side.replace(",", " ").split() if "(" not in factor}
+        factors = {name: size for name, size in factors.items() if name not in alone}
+        return " -> ".join(sides), factors, tuple(replicated)
+
+    def explicit_axes(self, array) -> list[tuple[str, ...]]:
+        """The Explicit mesh axes of each dimension of `array`; empty where it has none."""
+        sharding = jax.typeof(array).sharding
+        mesh = sharding.mesh
+        is_explicit = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
+        axes = [
+            tuple(a for a in _as_tuple(entry) if is_explicit[a] == AxisType.Explicit)
+            for entry in (*sharding.spec, *(None,) * (array.ndim - len(sharding.spec)))
+        ]
+        return axes if any(axes) else []
+
+    def shard_map(self, bind: Callable, local: Local, dim_axes: Sequence[tuple[str, ...]], mesh) -> Callable:
+        """The operation under Explicit axes, which sharded types make known at trace time."""
+        axes = self.whole_block_axes(dim_axes, mesh)
+        for name, names in zip(self.names[0][0], dim_axes, strict=True):
+            if names and name not in axes:
+                shards = math.prod(mesh.shape[n] for n in names)
+                raise ValueError(
+                    f"a dimension of {self.sizes[name]} is sharded over mesh axes {names} into shards of "
+                    f"{self.sizes[name] / shards:g}, which cuts blocks of {self.dims.block(name) or self.sizes[name]}: "
+                    f"replicate it first, for example with jax.reshard"
+                )
+        in_specs, out_specs = self.specs(axes)
+        call = jax.shard_map(
+            lambda *arrays: tuple(local(bind, arrays, axes)),
+            mesh=mesh,
+            in_specs=in_specs,
+            out_specs=out_specs,
+            axis_names={n for names in dim_axes for n in names},
+        )
+        shardings = [NamedSharding(mesh, spec) for spec in in_specs]
+        return lambda *arrays: call(*map(jax.reshard, arrays, shardings))
+
+
+def _as_tuple(entry) -> tuple[str, ...]:
+    return () if entry is None else tuple(entry) if isinstance(entry, tuple | list) else (entry,)
+
+
+def _mesh_axes(sharding, shape: tuple[int, ...], mesh: Mesh) -> list[tuple[str, ...]]:
+    """The mesh axes that shard each dimension of `shape`.
+
+    A compiler may also cut a dimension over part of an axis, which no PartitionSpec can say; such a dimension
+    counts as not sharded.
+    """
+    slices = sharding.devices_indices_map(shape)
+    result = []
+    for dim, size in enumerate(shape):
+        starts = np.vectorize(lambda device, dim=dim: slices[device][dim].start or 0, otypes=[int])(mesh.devices)
+        origin = starts[(0,) * starts.ndim]
+        steps = {}
+        for axis, name in enumerate(mesh.axis_names):
+            if mesh.devices.shape[axis] > 1:
+                steps[name] = starts[tuple(int(i == axis) for i in range(starts.ndim))] - origin
+        names = tuple(sorted((n for n in steps if steps[n] > 0), key=lambda n: -steps[n]))
+        local = size // max(1, math.prod(mesh.shape[n] for n in names))
+        expected = NamedSharding(mesh, PartitionSpec(names or None)).devices_indices_map((size,)) if size else {}
+        agree = all((expected[d][0].start or 0) == (slices[d][dim].start or 0) for d in expected)
+        result.append(names if names and local and agree else ())
+    return result
