@@ -1,0 +1,232 @@
+"""`python -m jax_nvfp4 doctor`: what is installed, what is missing, and whether every device computes the right bytes.
+
+It needs no native library to start, prints one line that fixes each problem, and fits in 80 columns.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import platform
+import textwrap
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jax_nvfp4 import ffi, testing
+from jax_nvfp4.oracle import e2m1, e4m3
+
+WIDTH = 80
+DISTRIBUTIONS = ("jax", "jaxlib", "numpy", "ml_dtypes")
+GPU_FAMILIES = {"9.0": "sm_90a", "10.0": "sm_100a", "10.3": "sm_103a", "12.0": "sm_120a"}
+"""Compute capability -> the GPU family whose kernels run on it."""
+
+REBUILD = "pip install --force-reinstall --no-deps ."
+CPU_ONLY = "JAX_PLATFORMS=cpu"
+NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
+
+CONVERSIONS = {"e2m1": e2m1.encode, "e4m3": lambda x: e4m3.encode(x).view(np.uint8)}
+"""The element format and the scale format, float32 -> one byte each, as the CUDA library's self-tests compute them."""
+
+# Along both axes more than one tile of swizzled scales, the last one partly filled.
+SHAPE = (144, 80)
+
+
+class Report:
+    """Prints the findings as they are made and keeps the problems for the end."""
+
+    def __init__(self):
+        self.problems: list[tuple[str, str]] = []
+
+    def section(self, title: str) -> None:
+        print()
+        self.line(title, indent=0)
+
+    def line(self, text: str, indent: int = 2) -> None:
+        print(textwrap.fill(text, WIDTH, initial_indent=" " * indent, subsequent_indent=" " * (indent + 2)))
+
+    def problem(self, what: str, fix: str) -> None:
+        """One thing that is wrong, and the one line that puts it right."""
+        if (what, fix) not in self.problems:
+            self.problems.append((what, fix))
+
+    def finish(self) -> int:
+        """Print the problems; the exit status."""
+        if not self.problems:
+            self.section("All is well.")
+            return 0
+        self.section("1 problem" if len(self.problems) == 1 else f"{len(self.problems)} problems")
+        for number, (what, fix) in enumerate(self.problems, 1):
+            self.line(f"{number}. {what}")
+            self.line(f"fix: {fix}", indent=5)
+        return 1
+
+
+def run() -> int:
+    """Check this installation, print what was found, and return the exit status: 0 if all is well, else 1."""
+    report = Report()
+    report.line("jax_nvfp4 doctor: is this installation complete, and does it compute the right bytes?", indent=0)
+    _versions(report)
+    _libraries(report)
+    for device in _devices(report):
+        _self_test(report, device)
+    return report.finish()
+
+
+def _versions(report: Report) -> None:
+    import jax_nvfp4
+
+    report.section("Versions")
+    found = [("python", platform.python_version()), ("jax_nvfp4", jax_nvfp4.__version__)]
+    found += [(name, metadata.version(name)) for name in DISTRIBUTIONS]
+    report.line(", ".join(f"{name} {version}" for name, version in found))
+
+
+def _libraries(report: Report) -> None:
+    report.section("Native libraries: the compiled code, in the folder")
+    report.line(str(ffi._DIRECTORY))
+    for name, file in ffi.LIBRARIES.items():
+        if ffi.library(name) is None:
+            report.line(f"{name:<5} {file:<24} missing{' (needed on NVIDIA GPUs only)' * (name == 'cuda')}")
+        else:
+            families = f", for GPU families {', '.join(_cuda_families())}" if name == "cuda" else ""
+            report.line(f"{name:<5} {file:<24} found{families}")
+    if ffi.library("cpu") is None:
+        report.problem("the CPU library is missing, so nothing runs on the CPU", f"{REBUILD} (in the source folder)")
+
+    report.section("Custom calls: the operations that JAX hands to these libraries")
+    for target in ffi.TARGETS:
+        libraries = {name: ffi.library(name) for name in ffi.LIBRARIES}
+        having = [name for name, handlers in libraries.items() if hasattr(handlers, target)]
+        report.line(f"{target:<30} {' and '.join(having) or 'in no library'}")
+
+
+def _cuda_families() -> list[str]:
+    """The GPU families that the CUDA library holds kernels for, none where there is no such library."""
+    handlers = ffi.library("cuda")
+    if handlers is None:
+        return []
+    query = handlers.jax_nvfp4_cuda_archs
+    query.restype = ctypes.c_char_p
+    return query().decode().split(",")
+
+
+def _devices(report: Report) -> list[jax.Device]:
+    """The devices that have kernels. Several CPU devices share one library and one processor: the first stands in."""
+    report.section("Devices")
+    try:
+        found = jax.local_devices()
+        cpus = jax.local_devices(backend="cpu")
+    except RuntimeError as error:
+        report.line(f"JAX finds none: {_first_line(error)}")
+        report.problem("JAX cannot start its devices", f"{CPU_ONLY} python -m jax_nvfp4 doctor, or repair the driver")
+        return []
+    others = [device for device in found if device.platform != "cpu"]
+    if not others and "JAX_PLATFORMS" not in os.environ and NVIDIA_DRIVER.exists():
+        report.problem("this machine has an NVIDIA GPU that JAX does not use", "pip install 'jax[cuda13]'")
+    supported = []
+    for device in [cpus[0], *others]:
+        lacking = _lacking(report, device)
+        count = f" ({len(cpus)} of them)" if device.platform == "cpu" and len(cpus) > 1 else ""
+        report.line(f"{_name(device)}{count}: {lacking or 'supported'}")
+        if not lacking:
+            supported.append(device)
+    return supported
+
+
+def _lacking(report: Report, device: jax.Device) -> str | None:
+    """What keeps `device` from computing, None if nothing does."""
+    if device.platform == "cpu":
+        return "no CPU library" if ffi.library("cpu") is None else None
+    capability = str(getattr(device, "compute_capability", ""))
+    if device.platform != "gpu" or "cuda" not in device.client.platform_version.lower():
+        report.problem(f"jax_nvfp4 has no kernels for {device.device_kind}", f"{CPU_ONLY} runs everything on the CPU")
+        return "not a CPU and not an NVIDIA GPU"
+    family = GPU_FAMILIES.get(capability)
+    if family is None:
+        report.problem(
+            f"jax_nvfp4 has no kernels for {device.device_kind}, compute capability {capability} (it has them for "
+            f"{', '.join(GPU_FAMILIES)})",
+            f"{CPU_ONLY} runs everything on the CPU",
+        )
+        return f"no kernels for compute capability {capability}"
+    if family in _cuda_families():
+        return None
+    what = "is missing" if ffi.library("cuda") is None else f"was built without {family}"
+    report.problem(
+        f"the CUDA library {what}, so nothing runs on {device.device_kind}",
+        f"JAX_NVFP4_CUDA_ARCHS={family} {REBUILD} (in the source folder)",
+    )
+    return f"no kernels for GPU family {family}"
+
+
+def _self_test(report: Report, device: jax.Device) -> None:
+    report.section(
+        f"Self-test on {_name(device)}: every byte against the NumPy reference, on {len(testing.FAMILIES)} kinds of "
+        "data, ordinary and extreme"
+    )
+    tests: dict[str, Callable[[], None]]
+    tests = {op.name: functools.partial(_compare_operation, op, device) for op in testing.OPS}
+    if device.platform != "cpu":
+        tests |= _primitive_tests(device)
+    width = max(map(len, tests))
+    for name, test in tests.items():
+        try:
+            test()
+        except Exception as error:
+            report.line(f"{name:<{width}}  FAILED: {_first_line(error)}")
+            report.problem(f"{name} fails on {_name(device)}", f"{REBUILD} (in the source folder)")
+        else:
+            report.line(f"{name:<{width}}  ok")
+
+
+def _compare_operation(op: testing.Op, device: jax.Device) -> None:
+    # On a GPU each dtype is a kernel of its own, which may be missing.
+    for dtype in op.dtypes[:1] if device.platform == "cpu" else op.dtypes:
+        x = np.stack([testing.make(family, SHAPE, dtype) for family in testing.FAMILIES])
+        with jax.default_device(device):
+            actual = op.run(jax.device_put(x, device))
+        for got, expected in zip(actual, op.reference(x), strict=True):
+            testing.assert_same_bytes(got, expected, dtype)
+
+
+def _primitive_tests(device: jax.Device) -> dict[str, Callable[[], None]]:
+    """Conversions alone, on far more values: each GPU family has its own way to convert, some of them in hardware."""
+    return {
+        f"conversion to {name}": functools.partial(_compare_conversion, f"nvfp4_selftest_{name}", reference, device)
+        for name, reference in CONVERSIONS.items()
+        if hasattr(ffi.library("cuda"), f"nvfp4_selftest_{name}")
+    }
+
+
+def _compare_conversion(target: str, reference, device: jax.Device) -> None:
+    x = _bit_patterns()
+    handler = jax.ffi.pycapsule(getattr(ffi.library("cuda"), target))
+    jax.ffi.register_ffi_target(target, handler, platform="CUDA")
+    call = jax.jit(jax.ffi.ffi_call(target, jax.ShapeDtypeStruct(x.shape, jnp.uint8)))
+    testing.assert_same_bytes(call(jax.device_put(x, device)), reference(x), target)
+
+
+def _bit_patterns() -> np.ndarray:
+    """float32 of every bfloat16 value, a million evenly spread bit patterns, and both formats' ties and neighbours."""
+    bfloat16 = np.arange(1 << 16, dtype=np.uint32) << 16
+    spread = np.arange(0, 1 << 32, 4093, dtype=np.uint64).astype(np.uint32)
+    scales = testing.E4M3_POSITIVE
+    ties = np.concatenate([testing.E2M1_MIDPOINTS, (scales[:-1] + scales[1:]) / 2]).view(np.uint32)
+    near = ties[:, None] + np.arange(-2, 3, dtype=np.int64)
+    return np.concatenate([bfloat16, spread, near.astype(np.uint32).ravel()]).view(np.float32)
+
+
+def _name(device: jax.Device) -> str:
+    capability = getattr(device, "compute_capability", None)
+    kind = "" if device.platform == "cpu" else f", {device.device_kind}"
+    return f"{device.platform}:{device.id}{kind}" + (f", compute capability {capability}" if capability else "")
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0]

@@ -1,0 +1,62 @@
+"""Settings of every test session, and the fixtures that tests of several rooms share.
+
+The suite runs on whatever devices JAX finds: eight virtual ones on a CPU, or the GPUs of the machine. It also passes
+with 64-bit types, `JAX_ENABLE_X64=1 pytest tests/ops tests/transforms`.
+"""
+
+import os
+
+DEVICE_COUNT = "--xla_force_host_platform_device_count"
+if DEVICE_COUNT not in os.environ.get("XLA_FLAGS", ""):
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {DEVICE_COUNT}=8".strip()
+
+import subprocess  # noqa: E402
+import sys  # noqa: E402
+from pathlib import Path  # noqa: E402
+
+import jax  # noqa: E402
+import jax.monitoring  # noqa: E402
+import pytest  # noqa: E402
+
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+
+
+@pytest.fixture
+def run_script():
+    """Runs Python source in a fresh process with this package importable, and returns what it printed."""
+
+    def run(source: str, *arguments, **environment) -> str:
+        path = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+        result = subprocess.run(
+            [sys.executable, "-c", source, *map(str, arguments)],
+            env=os.environ | {"PYTHONPATH": path} | environment,
+            capture_output=True,
+            text=True,
+        )
+        assert result.returncode == 0, result.stderr
+        return result.stdout
+
+    return run
+
+
+@pytest.fixture
+def count_events():
+    """Counts the traces and the compilations that a function call causes."""
+
+    def count(function) -> dict[str, int]:
+        names = {"jaxpr_trace_duration": "traces", "backend_compile_duration": "compilations"}
+        counts = dict.fromkeys(names.values(), 0)
+
+        def listen(event: str, duration: float, **_):
+            name = names.get(event.rsplit("/", 1)[-1])
+            if name:
+                counts[name] += 1
+
+        jax.monitoring.register_event_duration_secs_listener(listen)
+        try:
+            function()
+        finally:
+            jax.monitoring.unregister_event_duration_listener(listen)
+        return counts
+
+    return count
