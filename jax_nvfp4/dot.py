@@ -19,6 +19,7 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
+from jax_nvfp4.ffi import same_varying
 from jax_nvfp4.formats import BLOCK, E2M1_MAX, E4M3_MAX
 from jax_nvfp4.ops import arguments
 from jax_nvfp4.ops.amax import amax
@@ -78,7 +79,8 @@ def _dot(x, w, key, recipe: Recipe):
             x, qdq(w, recipe.w), (((x.ndim - 1,), (1,)), ((), ())), preferred_element_type=jnp.float32
         ).astype(x.dtype)
     *batch, k = x.shape
-    tokens = x.reshape(-1, k)
+    # Inside shard_map, the gradient of an operand that all shards share is the sum over the shards.
+    tokens, w = same_varying(x.reshape(-1, k), w)
     y = _training_dot(tokens, w, key, recipe)
     return y.reshape(*batch, w.shape[0])
 
@@ -99,7 +101,8 @@ def _training_dot(x, w, key, recipe: Recipe):
 def _training_dot_fwd(x, w, key, recipe: Recipe):
     x_row, x_col = _both_ways(x, recipe.x)
     w_row, w_col = quantize_dual(w, recipe.w)
-    residuals = _Residuals(*checkpoint_name((x_col, w_col), RESIDUAL_NAME), key)
+    x_col, w_col = checkpoint_name((x_col, w_col), RESIDUAL_NAME)
+    residuals = _Residuals(x_col, w_col, key)
     return block_scaled_matmul(x_row, w_row, x.dtype), residuals
 
 

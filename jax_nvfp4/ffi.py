@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,27 +31,36 @@ TARGETS: list[str] = []
 
 
 @functools.cache
+def _load(platform: str) -> tuple[ctypes.CDLL | None, str]:
+    try:
+        return ctypes.CDLL(str(_DIRECTORY / LIBRARIES[platform])), ""
+    except OSError as error:
+        return None, str(error)
+
+
 def library(platform: str) -> ctypes.CDLL | None:
-    """The native library for "cpu" or "cuda", or None where this installation was built without it."""
-    path = _DIRECTORY / LIBRARIES[platform]
-    return ctypes.CDLL(str(path)) if path.exists() else None
+    """The native library for "cpu" or "cuda", or None where this installation has none that loads."""
+    return _load(platform)[0]
 
 
-def missing_library(platform: str) -> str:
-    """What to say when `library(platform)` is None."""
+def missing(platform: str, target: str) -> str:
+    """Why `target` cannot run on `platform`, and what to do; empty if it can."""
+    handlers, error = _load(platform)
+    if hasattr(handlers, target):
+        return ""
     return (
-        f"this installation of jax_nvfp4 holds no {platform} library ({_DIRECTORY / LIBRARIES[platform]}): "
-        f"reinstall with `pip install .` on Linux" + (" x86-64, without JAX_NVFP4_CUDA_ARCHS=''" * (platform == "cuda"))
+        f"the {platform} library of jax_nvfp4 has no {target} ({error or 'it is older than this package'}): reinstall "
+        "with `pip install --force-reinstall --no-deps .` on Linux"
+        + (" x86-64, with JAX_NVFP4_CUDA_ARCHS not empty" if platform == "cuda" else "")
     )
 
 
 def _register(target: str) -> None:
     TARGETS.append(target)
     for platform in LIBRARIES:
-        handlers = library(platform)
-        if handlers is not None:
-            name = {"cpu": "cpu", "cuda": "CUDA"}[platform]  # as XLA spells them
-            jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(getattr(handlers, target)), platform=name)
+        if not missing(platform, target):
+            handler = jax.ffi.pycapsule(getattr(library(platform), target))
+            jax.ffi.register_ffi_target(target, handler, platform={"cpu": "cpu", "cuda": "CUDA"}[platform])
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,6 +86,7 @@ class Operation:
     local: Local = lambda bind, operands, axes: bind(*operands)
     batch: Callable[..., Sequence[jax.Array]] = lambda size, mapped, operands: operands
     static: tuple[str, ...] = ()
+    primitive: Primitive = field(init=False)
 
     def __post_init__(self):
         _register(self.target)
@@ -89,8 +99,7 @@ class Operation:
             return [jnp.zeros(shape, dtype) for shape, dtype in results]
 
         def bind(*arrays):
-            varying = frozenset().union(*(jax.typeof(a).manual_axis_type.varying for a in arrays))
-            return tuple(self.primitive.bind(*(_varying(a, varying) for a in arrays), **attributes))
+            return tuple(self.primitive.bind(*same_varying(*arrays), **attributes))
 
         def split(*arrays):
             shapes = [jax.ShapeDtypeStruct(*r) for r in self.shapes(*arrays, **attributes)]
@@ -100,8 +109,8 @@ class Operation:
 
         @call.def_vmap
         def _(size, mapped, *arrays):
-            arrays = [a if m else jnp.broadcast_to(a, (size, *a.shape)) for a, m in zip(arrays, mapped, strict=True)]
-            outputs = tuple(self(*self.batch(size, mapped, arrays), **attributes))
+            batched = [a if m else jnp.broadcast_to(a, (size, *a.shape)) for a, m in zip(arrays, mapped, strict=True)]
+            outputs = tuple(self(*self.batch(size, mapped, batched), **attributes))
             return outputs, (True,) * len(outputs)
 
         return list(call(*operands))
@@ -139,7 +148,9 @@ def _primitive(target: str, shapes: Callable, static: tuple[str, ...]) -> Primit
             for shape, dtype in shapes(*operands, **attributes)
         ]
 
-    primitive.def_impl(lambda *operands, **attributes: jax.jit(functools.partial(primitive.bind, **attributes))(*operands))
+    @primitive.def_impl
+    def _(*operands, **attributes):
+        return jax.jit(functools.partial(primitive.bind, **attributes))(*operands)
 
     def unsupported(ctx, *operands, **attributes):
         raise NotImplementedError(
@@ -150,8 +161,8 @@ def _primitive(target: str, shapes: Callable, static: tuple[str, ...]) -> Primit
     for platform in LIBRARIES:
 
         def lower(ctx, *operands, platform=platform, **attributes):
-            if library(platform) is None:
-                raise RuntimeError(missing_library(platform))
+            if reason := missing(platform, target):
+                raise RuntimeError(reason)
             passed = {name: value for name, value in attributes.items() if name not in static}
             return jax.ffi.ffi_lowering(target)(ctx, *operands, **passed)
 
@@ -159,7 +170,11 @@ def _primitive(target: str, shapes: Callable, static: tuple[str, ...]) -> Primit
     return primitive
 
 
-def _varying(array, axes: frozenset):
-    """`array` typed as varying over the manual mesh axes `axes`, so that all operands of a call agree."""
-    missing = tuple(axes - jax.typeof(array).manual_axis_type.varying)
-    return jax.lax.pcast(array, missing, to="varying") if missing else array
+def same_varying(*arrays: jax.Array) -> list[jax.Array]:
+    """`arrays` typed as varying over the same manual mesh axes: those over which any of them varies.
+
+    Inside `shard_map` the operands of one call must agree in this. The transpose is a sum over the added axes.
+    """
+    varying = [jax.typeof(a).manual_axis_type.varying for a in arrays]
+    added = [tuple(frozenset().union(*varying) - own) for own in varying]
+    return [jax.lax.pcast(a, axes, to="varying") if axes else a for a, axes in zip(arrays, added, strict=True)]

@@ -87,7 +87,7 @@ class Recipe:
             )
         if any(s is not None and s.scale_layout != "linear" for s in (self.x, self.w, self.grad)):
             raise ValueError("a recipe uses linear scales: how a product lays them out is its own affair")
-        if self.is_training and (self.x.scope, self.grad.scope) != ("tensor", "tensor"):
+        if any(s is not None and s.scope != "tensor" for s in (self.x, self.grad)):
             raise ValueError("a training recipe uses scope='tensor': the columnwise operands have no rows to scale by")
         if self.rht:
             raise ValueError("rht=True is not available in this version: use rht=False")

@@ -24,11 +24,9 @@ template <typename Float>
 void ReduceScopes(ffi::ThreadPool& pool, const typename Float::Word* x, int64_t scopes, int64_t size, float* amax) {
   const int64_t pieces = (size + kChunkElements - 1) / kChunkElements;
   std::vector<float> partial(scopes * pieces);
-  ParallelFor(pool, scopes * pieces, std::min(size, kChunkElements), [&](int64_t begin, int64_t end) {
-    for (int64_t piece = begin; piece < end; ++piece) {
-      int64_t start = piece % pieces * kChunkElements;
-      partial[piece] = AmaxOf<Float>(x + piece / pieces * size + start, std::min(kChunkElements, size - start));
-    }
+  ParallelFor(pool, scopes * pieces, std::min(size, kChunkElements), [&](int64_t piece) {
+    const int64_t start = piece % pieces * kChunkElements;
+    partial[piece] = AmaxOf<Float>(x + piece / pieces * size + start, std::min(kChunkElements, size - start));
   });
   for (int64_t scope = 0; scope < scopes; ++scope) {
     amax[scope] = pieces == 1 ? partial[scope] : AmaxOf<Float32>(&partial[scope * pieces], pieces);

@@ -1,11 +1,9 @@
 // nvfp4_dequantize and nvfp4_decode: codes and linear block scales back to floats, with and without the
 // tensor scale (docs/numerics.md section 2, steps 7 and 8).
-#include <algorithm>
 #include <cstdint>
 
 #include "blocks.h"
 #include "operands.h"
-#include "parallel.h"
 #include "signatures.h"
 
 namespace jax_nvfp4 {
@@ -36,19 +34,13 @@ NVFP4_KERNEL void DequantizeRun(Packed in, const float* amax, int64_t start, int
 void Run(ffi::ThreadPool& pool, const Operand& y, const ffi::AnyBuffer& codes, const ffi::AnyBuffer& scales,
          const float* amax, void* out) {
   if (y.size() == 0) return;
-  const Packed in{static_cast<const uint8_t*>(codes.untyped_data()), static_cast<const uint8_t*>(scales.untyped_data())};
-  // Blocks along rows are contiguous in memory, so whatever shares one amax is one long row.
-  const int64_t scope = y.row_scope ? y.cols : y.rows * y.cols;
-  const int64_t runs = (scope + kRun - 1) / kRun;
+  const Packed in{static_cast<const uint8_t*>(codes.untyped_data()),
+                  static_cast<const uint8_t*>(scales.untyped_data())};
   DispatchFloat(y.dtype, [&](auto type) {
     using Float = decltype(type);
     auto* words = static_cast<typename Float::Word*>(out);
-    ParallelFor(pool, y.size() / scope * runs, std::min(scope, kRun), [&](int64_t begin, int64_t end) {
-      for (int64_t run = begin; run < end; ++run) {
-        int64_t index = run / runs, offset = run % runs * kRun;
-        DequantizeRun<Float>(in, amax ? amax + index : nullptr, index * scope + offset, std::min(kRun, scope - offset),
-                             words);
-      }
+    ForEachRun(pool, y, [&](int64_t index, int64_t start, int64_t count) {
+      DequantizeRun<Float>(in, amax ? amax + index : nullptr, start, count, words);
     });
   });
 }

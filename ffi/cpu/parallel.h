@@ -16,7 +16,7 @@ namespace jax_nvfp4 {
 
 constexpr int64_t kChunkElements = 1 << 16;  // enough work to pay for waking a thread
 
-// Calls body(begin, end) on ranges that cover [0, units), subnormals kept. A unit holds `unit_elements` elements.
+// Calls body(unit) for every unit in [0, units), with subnormals kept. A unit holds `unit_elements` elements.
 template <typename Body>
 void ParallelFor(xla::ffi::ThreadPool& pool, int64_t units, int64_t unit_elements, const Body& body) {
   const int64_t per_chunk = std::max<int64_t>(1, kChunkElements / unit_elements);
@@ -34,7 +34,8 @@ void ParallelFor(xla::ffi::ThreadPool& pool, int64_t units, int64_t unit_element
     KeepSubnormals keep_subnormals;
     int64_t finished = 0;
     for (int64_t chunk; (chunk = progress->next.fetch_add(1)) < chunks; ++finished) {
-      body(chunk * per_chunk, std::min(units, (chunk + 1) * per_chunk));
+      const int64_t end = std::min(units, (chunk + 1) * per_chunk);
+      for (int64_t unit = chunk * per_chunk; unit < end; ++unit) body(unit);
     }
     if (finished == 0) return;
     std::lock_guard<std::mutex> lock(progress->mutex);

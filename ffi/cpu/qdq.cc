@@ -53,28 +53,18 @@ template <typename Float>
 void Qdq(ffi::ThreadPool& pool, const Operand& operand, const void* input, const float* amax, bool tile, void* output) {
   auto* x = static_cast<const typename Float::Word*>(input);
   auto* y = static_cast<typename Float::Word*>(output);
-  if (tile) {
-    const int64_t strips = operand.rows / kBlock, parts = (operand.cols + kStripCols - 1) / kStripCols;
-    ParallelFor(pool, operand.batch * strips * parts, kBlock * std::min(operand.cols, kStripCols),
-                [&](int64_t begin, int64_t end) {
-                  for (int64_t unit = begin; unit < end; ++unit) {
-                    int64_t strip = unit / parts, col = unit % parts * kStripCols;
-                    int64_t start = strip * kBlock * operand.cols + col;
-                    QdqStrip<Float>(x + start, amax[strip / strips], operand.cols,
-                                    std::min(kStripCols, operand.cols - col), y + start);
-                  }
-                });
+  if (!tile) {
+    ForEachRun(pool, operand, [&](int64_t index, int64_t start, int64_t count) {
+      QdqRun<Float>(x + start, amax[index], count, y + start);
+    });
     return;
   }
-  // Blocks along rows are contiguous in memory, so whatever shares one amax is one long row.
-  const int64_t scope = operand.row_scope ? operand.cols : operand.rows * operand.cols;
-  const int64_t runs = (scope + kRun - 1) / kRun;
-  ParallelFor(pool, operand.size() / scope * runs, std::min(scope, kRun), [&](int64_t begin, int64_t end) {
-    for (int64_t run = begin; run < end; ++run) {
-      int64_t index = run / runs, offset = run % runs * kRun;
-      int64_t start = index * scope + offset;
-      QdqRun<Float>(x + start, amax[index], std::min(kRun, scope - offset), y + start);
-    }
+  const int64_t strips = operand.rows / kBlock, across = (operand.cols + kStripCols - 1) / kStripCols;
+  const int64_t unit_elements = kBlock * std::min(operand.cols, kStripCols);
+  ParallelFor(pool, operand.batch * strips * across, unit_elements, [&](int64_t unit) {
+    const int64_t strip = unit / across, col = unit % across * kStripCols;
+    const int64_t start = strip * kBlock * operand.cols + col;
+    QdqStrip<Float>(x + start, amax[strip / strips], operand.cols, std::min(kStripCols, operand.cols - col), y + start);
   });
 }
 

@@ -93,25 +93,24 @@ NVFP4_KERNEL void QuantizeRun(const Call& call, int64_t batch, int64_t row, int6
   call.row->scales.Store(batch, row, col / kBlock, scales, blocks);
 }
 
-// Packs the 16 codes of each column into 8 bytes of `words`, one column every kStripWords words.
-constexpr int64_t kStripWords = 8;
+constexpr int64_t kUnitStrips = 8;  // the codes of a column of 8 strips fill one cache line
 
+// Packs the 16 codes of each column into one 8-byte word, one column every kUnitStrips words.
 NVFP4_INLINE void PackColumns(const uint8_t (*__restrict codes)[kStripCols], int64_t cols,
                               uint64_t* __restrict words) {
   for (int64_t c = 0; c < cols; ++c) {
     uint64_t word = 0;
     for (int64_t r = 0; r < kBlock; ++r) word |= static_cast<uint64_t>(codes[r][c]) << (4 * r);
-    words[c * kStripWords] = word;
+    words[c * kUnitStrips] = word;
   }
 }
 
-// Strips of 16 rows, at most kStripWords of them so that a column's codes fill one cache line: columnwise 1x16
-// blocks, or 16x16 tiles for either output or both.
+// At most kUnitStrips strips of 16 rows, in columnwise 1x16 blocks, or in 16x16 tiles for either output or both.
 template <typename Float>
 NVFP4_KERNEL void QuantizeStrips(const Call& call, int64_t batch, int64_t first_row, int64_t rows, int64_t col,
                                  int64_t cols) {
-  uint64_t words[kStripCols * kStripWords];
-  uint8_t column_scales[kStripCols][kStripWords];
+  uint64_t words[kStripCols * kUnitStrips];
+  uint8_t column_scales[kStripCols][kUnitStrips];
   uint8_t codes[kBlock][kStripCols], scales[kStripCols];
   float amax[kStripCols], multipliers[kStripCols], per_element[kStripCols];
   const int64_t stride = call.x.cols, strips = rows / kBlock, tiles = cols / kBlock;
@@ -154,7 +153,7 @@ NVFP4_KERNEL void QuantizeStrips(const Call& call, int64_t batch, int64_t first_
   }
   if (!call.col) return;
   for (int64_t c = 0; c < cols; ++c) {
-    std::memcpy(call.col->CodesAt(batch, col + c, first_row), words + c * kStripWords, strips * sizeof(uint64_t));
+    std::memcpy(call.col->CodesAt(batch, col + c, first_row), words + c * kUnitStrips, strips * sizeof(uint64_t));
     call.col->scales.Store(batch, col + c, first_row / kBlock, column_scales[c], strips);
   }
 }
@@ -162,20 +161,18 @@ NVFP4_KERNEL void QuantizeStrips(const Call& call, int64_t batch, int64_t first_
 template <typename Float>
 void Quantize(ffi::ThreadPool& pool, const Call& call) {
   const bool strips = call.tile || call.col;
-  const int64_t unit_rows = strips ? kBlock * kStripWords : 1;
+  const int64_t unit_rows = strips ? kBlock * kUnitStrips : 1;
   const int64_t unit_cols = strips ? kStripCols : kRun;
   const int64_t down = (call.x.rows + unit_rows - 1) / unit_rows, across = (call.x.cols + unit_cols - 1) / unit_cols;
   const int64_t unit_elements = std::min(unit_rows, call.x.rows) * std::min(unit_cols, call.x.cols);
-  ParallelFor(pool, call.x.batch * down * across, unit_elements, [&](int64_t begin, int64_t end) {
-    for (int64_t unit = begin; unit < end; ++unit) {
-      const int64_t batch = unit / across / down;
-      const int64_t row = unit / across % down * unit_rows, col = unit % across * unit_cols;
-      const int64_t rows = std::min(unit_rows, call.x.rows - row), cols = std::min(unit_cols, call.x.cols - col);
-      if (strips) {
-        QuantizeStrips<Float>(call, batch, row, rows, col, cols);
-      } else {
-        QuantizeRun<Float>(call, batch, row, col, cols);
-      }
+  ParallelFor(pool, call.x.batch * down * across, unit_elements, [&](int64_t unit) {
+    const int64_t batch = unit / across / down;
+    const int64_t row = unit / across % down * unit_rows, col = unit % across * unit_cols;
+    const int64_t rows = std::min(unit_rows, call.x.rows - row), cols = std::min(unit_cols, call.x.cols - col);
+    if (strips) {
+      QuantizeStrips<Float>(call, batch, row, rows, col, cols);
+    } else {
+      QuantizeRun<Float>(call, batch, row, col, cols);
     }
   });
 }
