@@ -1,0 +1,66 @@
+"""`jax_nvfp4.dot` as the `dot_general` of Flax layers: `jax_nvfp4.flax.nnx` and `jax_nvfp4.flax.linen`.
+
+This file holds what both share and needs no Flax.
+"""
+
+from __future__ import annotations
+
+import math
+
+import jax
+
+from jax_nvfp4.dot import dot
+from jax_nvfp4.spec import NVFP4_TRAINING, Recipe
+
+
+def dot_general(
+    lhs,
+    rhs,
+    dimension_numbers,
+    precision=None,
+    preferred_element_type=None,
+    *,
+    out_sharding=None,
+    recipe: Recipe = NVFP4_TRAINING,
+    key=None,
+) -> jax.Array:
+    """`jax.lax.dot_general` of activations and a kernel, quantized as `recipe` says.
+
+    Args:
+        lhs: (..., in), bfloat16, float16 or float32: the activations. `in` may be several axes.
+        rhs: (in, out), the dtype of `lhs`: the kernel. `out` may be several axes. The sizes of `in` and of `out`,
+            multiplied out, must be multiples of 16.
+        dimension_numbers: what dense layers use: the last axes of `lhs` contracted with the first axes of `rhs`, in
+            order, and no batch axes.
+        precision: accepted because layers pass it, and without effect: the operands are NVFP4 and accumulation is
+            in float32 at any precision.
+        preferred_element_type: the result is cast to it. None means the dtype of `lhs`.
+        out_sharding: the sharding of the result on a mesh with Explicit axes.
+        recipe: which operands are quantized, and how.
+        key: a JAX random key makes the rounding of gradients stochastic; None rounds to nearest.
+
+    Returns:
+        (..., out).
+
+    Raises:
+        ValueError: other dimension numbers, or shapes that `jax_nvfp4.dot` refuses.
+        TypeError: dtypes that `jax_nvfp4.dot` refuses.
+    """
+    (lhs_axes, rhs_axes), (lhs_batch, rhs_batch) = dimension_numbers
+    n = len(rhs_axes)
+    is_dense = tuple(lhs_axes) == tuple(range(lhs.ndim - n, lhs.ndim)) and tuple(rhs_axes) == tuple(range(n)) and n > 0
+    if not is_dense or len(lhs_batch) > 0 or len(rhs_batch) > 0:
+        raise ValueError(
+            "the NVFP4 dot_general contracts the last axes of lhs with the first axes of rhs, without batch axes, for "
+            f"these ranks for example ((({lhs.ndim - 1},), (0,)), ((), ())), got {dimension_numbers} for shapes "
+            f"{lhs.shape} and {rhs.shape}: transpose the operands, or keep jax.lax.dot_general for this layer"
+        )
+    if lhs.shape[lhs.ndim - n :] != rhs.shape[:n]:
+        raise ValueError(f"the contracted axes of lhs {lhs.shape} and rhs {rhs.shape} differ in size")
+    size = math.prod(rhs.shape[:n])
+    x = lhs.reshape(*lhs.shape[: lhs.ndim - n], size)
+    w = rhs.reshape(size, math.prod(rhs.shape[n:])).T
+    y = dot(x, w, recipe, key).reshape(*x.shape[:-1], *rhs.shape[n:])
+    if preferred_element_type is not None:
+        y = y.astype(preferred_element_type)
+    return y if out_sharding is None else jax.sharding.reshard(y, out_sharding)
