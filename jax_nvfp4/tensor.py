@@ -45,7 +45,7 @@ class BlockScaled:
         return self.codes.ndim
 
     @property
-    def T(self) -> BlockScaled:  # noqa: N802 - the array API's name
+    def T(self) -> BlockScaled:
         """The transpose of the last two axes. The same bytes: only the axis the blocks run along is renamed."""
         return replace(self, axis=-3 - self.axis)
 

@@ -1,0 +1,1 @@
+"""GPU kernels in CuTe DSL, compiled ahead of time by `aot.py` for everything listed in `variants.py`."""

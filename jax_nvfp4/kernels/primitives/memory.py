@@ -1,0 +1,24 @@
+"""Global memory: views of flat buffers whose accesses are wide, and where a CTA of a flat grid works."""
+
+from __future__ import annotations
+
+import cutlass.cute as cute
+from cutlass import Int32, Int64, Uint32
+
+
+def groups(buffer, dtype, size: int):
+    """A buffer of global memory as (buffer bytes / group bytes, size) elements of dtype."""
+    count = Int64(cute.size(buffer)) * buffer.element_type.width // (size * dtype.width)
+    return cute.make_tensor(
+        cute.recast_ptr(buffer.iterator, dtype=dtype), cute.make_layout((count, size), stride=(size, 1))
+    )
+
+
+def registers(size: int):
+    """A fragment of Uint32 registers, to be indexed with compile-time constants only."""
+    return cute.make_rmem_tensor(size, Uint32)
+
+
+def divisor(size):
+    """A divisor for kernels, which divide 32-bit numbers by it without a division."""
+    return cute.fast_divmod_create_divisor_v2(Int32(size))

@@ -1,0 +1,74 @@
+"""Block scales to global memory, in the linear or the swizzled layout (section 9), padding included.
+
+In both layouts the scales of one row and four aligned columns are neighbours, so they leave as one word. The
+word order of a swizzle tile takes rows 32 apart first: writers follow it, so that they fill whole sectors.
+"""
+
+from __future__ import annotations
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32, Int64, Uint8, Uint32
+
+from jax_nvfp4.formats import SWIZZLE_COLUMNS, SWIZZLE_ROWS
+from jax_nvfp4.kernels.primitives import memory
+
+TILE_WORDS = SWIZZLE_ROWS  # words in a swizzle tile, one per row
+
+
+def row_of_word(word):
+    """Row of a word of the scales, counted down the swizzle tiles of one tile column."""
+    # masks, because a division of a signed number costs several instructions more
+    return (word & -TILE_WORDS) | ((word & 3) << 5) | ((word >> 2) & 31)
+
+
+@cute.jit
+def first_word(matrix: Int64, rows: Int32, columns: Int32, tile_row: Int32, tile_column: Int32) -> Int64:
+    """Index of the first word of a swizzle tile in the scales of a batch of matrices with (rows, columns) scales."""
+    tiles_down, tiles_across = (rows + SWIZZLE_ROWS - 1) >> 7, (columns + SWIZZLE_COLUMNS - 1) >> 2
+    return ((matrix * tiles_down + tile_row) * tiles_across + tile_column) * TILE_WORDS
+
+
+@cute.jit
+def store_two_tiles(
+    words: cute.Tensor,
+    scales: cute.Tensor,
+    matrix: Int64,
+    rows: Int32,
+    columns: Int32,
+    first_row: Int32,
+    first_column: Int32,
+    swizzled: Int32,
+    thread: Int32,
+):
+    """Write the scales of 128 rows by 8 columns, which start at a multiple of that, with 256 threads.
+
+    Args:
+        words: the scales in shared memory, (row in the tile, 2) words of four columns; 0 where there is no scale.
+        scales: the scales of the batch, as bytes.
+        matrix: which one of the batch.
+        rows: of the scales of a matrix.
+        columns: of the scales of a matrix.
+        first_row: of the tile.
+        first_column: of the tile.
+        swizzled: whether to write the swizzled layout.
+        thread: index in the CTA.
+    """
+    if swizzled != 0:
+        half, word = thread // TILE_WORDS, thread % TILE_WORDS
+        column = first_column + half * SWIZZLE_COLUMNS
+        if column < columns:
+            tile = first_word(matrix, rows, columns, first_row >> 7, column >> 2)
+            memory.groups(scales, Uint32, 1)[tile + word, 0] = words[row_of_word(word), half]
+    else:
+        row, half = thread // 2, thread % 2
+        column = first_column + half * SWIZZLE_COLUMNS
+        if (first_row + row < rows) & (column < columns):
+            word = words[row, half]
+            first = (matrix * rows + first_row + row) * columns + column
+            if columns & (SWIZZLE_COLUMNS - 1) == 0:
+                memory.groups(scales, Uint32, 1)[first >> 2, 0] = word
+            else:
+                for i in cutlass.range_constexpr(SWIZZLE_COLUMNS):
+                    if column + i < columns:
+                        scales[first + i] = Uint8(word >> Uint32(8 * i))

@@ -1,0 +1,168 @@
+"""quantize_columns: 1x16 blocks along the rows, output transposed, nearest or stochastic (sections 2 and 6).
+
+The bytes of quantize_rows for the transpose of x, from one read of x: a CTA takes a tile of x, a thread four
+blocks of it (see primitives/strip.py), and shared memory turns codes and scales, so that 64 bytes of codes of
+a column leave together. Moves 2.5625 bytes per element (float32: 4.5625) and is bound by that; stochastic
+rounding is bound by issue slots on sm_90. Any number of columns; loads are scalar unless a multiple of 4.
+"""
+
+from __future__ import annotations
+
+import cuda.bindings.driver as cuda
+import cutlass
+import cutlass.cute as cute
+from cutlass import Float32, Int32, Int64, Uint8, Uint16, Uint32, const_expr
+from cutlass.cute.runtime import make_fake_compact_tensor
+
+from jax_nvfp4.formats import BLOCK
+from jax_nvfp4.kernels.primitives import e2m1, memory, operand, philox, scales, strip, swizzle
+
+
+@cute.kernel
+def _kernel(
+    x: cute.Tensor,
+    amax: cute.Tensor,
+    seed: cute.Tensor,
+    origin: cute.Tensor,
+    codes: cute.Tensor,
+    block_scales: cute.Tensor,
+    strips: Int32,
+    columns: Int32,
+    across: cute.FastDivmodDivisorV2,
+    down: cute.FastDivmodDivisorV2,
+    swizzled: Int32,
+    dtype: cutlass.Constexpr,
+    stochastic: cutlass.Constexpr,
+    hopper: cutlass.Constexpr,
+):
+    """The grid is flat over (batch, down, across) tiles."""
+    thread, _, _ = cute.arch.thread_idx()
+    tile, _, _ = cute.arch.block_idx()
+    tensor = cute.make_tensor(cute.arch.alloc_smem(Float32, 2), cute.make_layout(2))
+    turned = strip.shared_codes()
+    staged = cute.make_tensor(
+        cute.arch.alloc_smem(Uint8, strip.TILE_COLUMNS * strip.TILE_STRIPS, alignment=4),
+        cute.make_layout((strip.TILE_COLUMNS, strip.TILE_STRIPS), stride=(strip.TILE_STRIPS, 1)),
+    )
+
+    tile, tile_column = divmod(tile, across)
+    matrix, tile_row = divmod(tile, down)
+    matrix = Int64(matrix)
+    first_strip, first_column = tile_row * strip.TILE_STRIPS, tile_column * strip.TILE_COLUMNS
+    own_strip, lane = thread // 32, thread % 32
+    column = first_column + lane * strip.COLUMNS
+    words = strip.registers(dtype)
+    if (first_strip + own_strip < strips) & (column < columns):
+        first = (matrix * strips + first_strip + own_strip) * BLOCK * columns + column
+        if columns % strip.COLUMNS == 0:
+            strip.load_vectors(x, first, Int64(columns), words, dtype)
+        else:
+            strip.load_elements(x, first, Int64(columns), columns - 1 - column, words, dtype)
+    if thread == 0:
+        tensor[0], tensor[1] = scales.tensor_scales(amax[matrix])
+    if const_expr(stochastic):
+        stream = philox.shared_stream()
+        if thread == strip.THREADS - 1:
+            philox.open_stream(stream, seed, origin, matrix)
+    cute.arch.sync_threads()
+
+    out = memory.registers(2)
+    for i in cutlass.range_constexpr(strip.COLUMNS):
+        block = strip.columns(words, dtype)[i]
+        byte, multiplier = scales.block_scale(operand.block_max(block, dtype), tensor[0], tensor[1])
+        random = None
+        if const_expr(stochastic):
+            random = philox.draw(stream, philox.ALONG_COLUMNS, first_strip + own_strip, column + i)
+        out[0], out[1] = e2m1.encode_block(block, multiplier, byte, dtype, hopper, random)
+        cute.autovec_copy(out, turned[(i, lane, own_strip, None)])
+        if (first_strip + own_strip >= strips) | (column + i >= columns):
+            byte = Uint32(0)  # padding of swizzled scales
+        staged[lane * strip.COLUMNS + i, own_strip] = Uint8(byte)
+    cute.arch.sync_threads()
+
+    strip.store_codes(turned, codes, matrix, columns, strips, first_column, first_strip, thread)
+    staged_words = cute.make_tensor(
+        cute.recast_ptr(staged.iterator, dtype=Uint32), cute.make_layout((strip.TILE_COLUMNS, 2), stride=(2, 1))
+    )
+    swizzle.store_two_tiles(
+        staged_words, block_scales, matrix, columns, strips, first_column, first_strip, swizzled, thread
+    )
+
+
+@cute.jit
+def launch(
+    stream: cuda.CUstream,
+    x: cute.Tensor,
+    amax: cute.Tensor,
+    seed: cute.Tensor,
+    origin: cute.Tensor,
+    codes: cute.Tensor,
+    block_scales: cute.Tensor,
+    batch: Int64,
+    rows: Int64,
+    columns: Int64,
+    swizzled: Int32,
+    dtype: cutlass.Constexpr,
+    stochastic: cutlass.Constexpr,
+    hopper: cutlass.Constexpr,
+):
+    """Quantize the transposes of `batch` matrices of (rows, columns).
+
+    Args:
+        stream: where to launch.
+        x: (batch, rows, columns) in storage words; 16-byte aligned, rows a multiple of 16.
+        amax: (batch,).
+        seed: (batch, 2) Philox keys; never read unless stochastic.
+        origin: (batch, 3) global batch word, row and column of each matrix; never read unless stochastic.
+        codes: (batch, columns, rows/2) bytes.
+        block_scales: (batch, columns, rows/16) bytes, or the swizzled ones, padding included.
+        batch: at least 1.
+        rows: at least 16.
+        columns: at least 1.
+        swizzled: 1 for swizzled scales, else 0.
+        dtype: name of the float dtype of x.
+        stochastic: whether to round stochastically.
+        hopper: whether to compile the sm_90 form.
+    """
+    strips = Int32(rows // BLOCK)
+    across = Int32((columns + strip.TILE_COLUMNS - 1) // strip.TILE_COLUMNS)
+    down = (strips + strip.TILE_STRIPS - 1) // strip.TILE_STRIPS
+    _kernel(
+        x,
+        amax,
+        seed,
+        origin,
+        memory.groups(codes, Uint32, 2),
+        block_scales,
+        strips,
+        Int32(columns),
+        memory.divisor(across),
+        memory.divisor(down),
+        swizzled,
+        dtype,
+        stochastic,
+        hopper,
+    ).launch(grid=[batch * across * down, 1, 1], block=[strip.THREADS, 1, 1], stream=stream)
+
+
+def arguments(*, dtype: str, hopper: bool, stochastic: bool) -> tuple:
+    """Fake arguments of `launch`, after the stream, for one variant."""
+
+    def flat(word, align: int):
+        return make_fake_compact_tensor(word, (cute.sym_int64(),), assumed_align=align)
+
+    return (
+        flat(Uint32 if dtype == "float32" else Uint16, 16),
+        flat(Float32, 4),
+        flat(Uint32, 4),
+        flat(Uint32, 4),
+        flat(Uint8, 16),
+        flat(Uint8, 16),
+        Int64(1),
+        Int64(16),
+        Int64(1),
+        Int32(0),
+        dtype,
+        stochastic,
+        hopper,
+    )
