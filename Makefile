@@ -6,6 +6,7 @@ BIN = $(VENV)/bin
 SOURCES = pyproject.toml $(shell find ffi jax_nvfp4 -type f ! -path '*/_native/*' ! -name '*.pyc')
 READY = $(VENV)/ready
 JOBS ?= $(shell nproc)
+ARCHS ?= all
 
 .PHONY: demo test test-full lint kernels bench native clean
 
@@ -30,20 +31,22 @@ bench: $(READY)
 
 # Both native libraries into the source tree, rebuilding only what changed: for work on ffi/ and kernels/ with
 # PYTHONPATH=. (`make kernels`), or the CPU library alone (`make native`).
-kernels: build/env
-	build/env/bin/cmake -S ffi -B build/dev -G Ninja -DPython_EXECUTABLE=$(CURDIR)/build/env/bin/python
+kernels: build/env/ready
+	build/env/bin/cmake -S ffi -B build/dev -G Ninja -DPython_EXECUTABLE=$(CURDIR)/build/env/bin/python \
+	  -DJAX_NVFP4_CUDA_ARCHS="$(ARCHS)"
 	build/env/bin/cmake --build build/dev && build/env/bin/cmake --install build/dev --prefix .
 
-native: build/env
+native: build/env/ready
 	build/env/bin/cmake -S ffi -B build/cpu -G Ninja -DPython_EXECUTABLE=$(CURDIR)/build/env/bin/python -DJAX_NVFP4_CUDA_ARCHS=
 	build/env/bin/cmake --build build/cpu && build/env/bin/cmake --install build/cpu --prefix .
 
-build/env: pyproject.toml | system
+build/env/ready: pyproject.toml | system
 	$(PYTHON) -m venv build/env
 	build/env/bin/pip install -q --upgrade pip
-	build/env/bin/pip install -q cmake ninja $$($(PYTHON) -c "import tomllib; \
-	  print(*(repr(r) for r in tomllib.load(open('pyproject.toml', 'rb'))['build-system']['requires']))" | xargs -n1 printf "'%s' ")
-	touch build/env
+	$(PYTHON) -c "import tomllib; print('\n'.join(tomllib.load(open('pyproject.toml', 'rb'))['build-system']['requires']))" \
+	  > build/requirements.txt
+	build/env/bin/pip install -q cmake ninja -r build/requirements.txt
+	touch build/env/ready
 
 $(READY): $(SOURCES) | system
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

@@ -39,9 +39,6 @@ MARGIN = 0.05  # nats
 """How far NVFP4 may end behind bfloat16."""
 
 
-# The model -----------------------------------------------------------------------------------------------------------
-
-
 def linear(inputs: int, outputs: int, recipe: jax_nvfp4.Recipe | None, rngs: nnx.Rngs) -> nnx.Linear:
     """A linear layer, in bfloat16 without a recipe. This is all it takes to train in NVFP4."""
     product = jax.lax.dot_general if recipe is None else DotGeneral(recipe, rngs=rngs)
@@ -102,9 +99,6 @@ def evaluate(model: Transformer, batches):
     return jnp.stack([loss_fn(model, tokens) for tokens in batches]).mean()
 
 
-# The data ------------------------------------------------------------------------------------------------------------
-
-
 @dataclass
 class Text:
     """Bytes of a text, the last tenth of it held out."""
@@ -146,9 +140,6 @@ def windows(data: np.ndarray, starts: np.ndarray, length: int) -> jax.Array:
     return jnp.asarray(data[starts[:, None] + np.arange(length + 1)], jnp.int32)
 
 
-# Training ------------------------------------------------------------------------------------------------------------
-
-
 @dataclass
 class Run:
     """One of the two trainings: its model, its optimizer and its losses so far."""
@@ -164,15 +155,10 @@ class Run:
         schedule = optax.warmup_cosine_decay_schedule(0, 3e-3, args.steps // 10, args.steps)
         return cls(model, nnx.Optimizer(model, optax.adamw(schedule, weight_decay=0.1), wrt=nnx.Param))
 
-    def evaluate(self, batches, step: int) -> None:
-        self.model.eval()
-        self.held_out.append((step, float(evaluate(self.model, batches))))
-        self.model.train()
-
     @property
     def state(self):
-        """Everything that changes in training. Keys do not: they come from the seed, and a counter of draws."""
-        return nnx.state((self.model, self.optimizer), nnx.Not(nnx.RngKey))
+        """Everything that changes in training, as NumPy arrays. Keys do not: only how many were drawn."""
+        return jax.tree.map(np.asarray, nnx.state((self.model, self.optimizer), nnx.Not(nnx.RngKey)))
 
 
 def save(output: Path, args: argparse.Namespace, runs: dict[str, Run]) -> None:
@@ -214,7 +200,9 @@ def train(args: argparse.Namespace, text: Text, runs: dict[str, Run]) -> None:
 
     def evaluate_all(step: int) -> None:
         for run in runs.values():
-            run.evaluate(held_out, step)
+            run.model.eval()
+            run.held_out.append((step, float(evaluate(run.model, held_out))))
+            run.model.train()
 
     default = signal.signal(signal.SIGINT, interrupt)
     held_out = text.held_out_batches(args.batch, args.seq)
@@ -236,9 +224,6 @@ def train(args: argparse.Namespace, text: Text, runs: dict[str, Run]) -> None:
                     return
     finally:
         signal.signal(signal.SIGINT, default)
-
-
-# The command line ----------------------------------------------------------------------------------------------------
 
 
 def settings(args: argparse.Namespace) -> dict[str, str | int]:

@@ -23,7 +23,7 @@ from jax_nvfp4.oracle import e2m1, e4m3
 
 WIDTH = 80
 DISTRIBUTIONS = ("jax", "jaxlib", "numpy", "ml_dtypes")
-GPU_FAMILIES = {"9.0": "sm_90a", "10.0": "sm_100a", "10.3": "sm_103a", "12.0": "sm_120a"}
+GPU_FAMILIES = {"9.0": "sm_90a", "10.0": "sm_100f", "10.3": "sm_100f", "12.0": "sm_120f", "12.1": "sm_120f"}
 """Compute capability -> the GPU family whose kernels run on it."""
 
 REBUILD = "pip install --force-reinstall --no-deps ."

@@ -79,7 +79,7 @@ def device(kind: str, platform: str = "gpu", software: str = "PJRT CUDA 13", **a
     ("found", "families", "said"),
     [
         (device("H200", compute_capability="9.0"), None, "JAX_NVFP4_CUDA_ARCHS=sm_90a pip install"),
-        (device("B200", compute_capability="10.0"), "sm_90a", "JAX_NVFP4_CUDA_ARCHS=sm_100a pip install"),
+        (device("B200", compute_capability="10.0"), "sm_90a", "JAX_NVFP4_CUDA_ARCHS=sm_100f pip install"),
         (device("A100", compute_capability="8.0"), "sm_90a", "no kernels for A100, compute capability 8.0"),
         (device("MI300", software="PJRT ROCm"), None, "no kernels for MI300"),
         (device("TPU v5", platform="tpu"), None, "JAX_PLATFORMS=cpu"),

@@ -13,9 +13,8 @@ namespace {
 // GPU family of a compute capability, or nullptr where no kernels exist.
 const char* FamilyOf(int major, int minor) {
   if (major == 9 && minor == 0) return "sm_90a";
-  if (major == 10 && minor == 0) return "sm_100a";
-  if (major == 10 && minor == 3) return "sm_103a";
-  if (major == 12 && minor == 0) return "sm_120a";
+  if (major == 10 && (minor == 0 || minor == 3)) return "sm_100f";
+  if (major == 12) return "sm_120f";
   return nullptr;
 }
 

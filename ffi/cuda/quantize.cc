@@ -6,14 +6,12 @@ namespace {
 
 constexpr Tensor kUnused = {nullptr, 0};
 
-// Clears swizzled scales that have padding, which the kernels do not write. `rows` and `cols` are those of the
-// quantized operand: x, or its transpose.
-ffi::Error ClearPadding(cudaStream_t stream, ffi::Result<ffi::AnyBuffer> scales, int64_t rows, int64_t cols,
-                        bool swizzled) {
-  bool padded = rows % kSwizzleRows != 0 || cols / kBlock % kSwizzleColumns != 0;
-  if (!swizzled || !padded || scales->size_bytes() == 0) return ffi::Error::Success();
-  return CheckCuda("clearing scale padding",
-                   cudaMemsetAsync(scales->untyped_data(), 0, scales->size_bytes(), stream));
+// The kernels count the blocks of a matrix, its rows and its columns in 31 bits.
+ffi::Error CheckSize(const Operand& x) {
+  constexpr int64_t kMaxBlocks = (int64_t{1} << 31) - 1024, kMaxSide = (int64_t{1} << 31) - 1;
+  if (x.rows * x.cols / kBlock < kMaxBlocks && x.rows <= kMaxSide && x.cols <= kMaxSide) return ffi::Error::Success();
+  return Invalid("a matrix must have fewer than ", kMaxBlocks, " blocks of 16 on a GPU, got ", x.rows, " x ", x.cols,
+                 ": split it into several, with one amax");
 }
 
 ffi::Error Launch1x16(cudaStream_t stream, const Operand& operand, int flags, bool swizzled, bool columnwise, Tensor x,
@@ -42,9 +40,8 @@ ffi::Error Quantize(cudaStream_t stream, ffi::AnyBuffer x, ffi::AnyBuffer amax, 
   ffi::ErrorOr<Operand> operand = ParseQuantize(x, amax, axis, tile, swizzled, *codes, *scales);
   if (!operand) return operand.error();
   bool columnwise = axis == -2;
-  int64_t rows = columnwise ? operand->cols : operand->rows, cols = columnwise ? operand->rows : operand->cols;
-  ffi::Error cleared = ClearPadding(stream, scales, rows, cols, swizzled);
-  if (cleared.failure() || operand->size() == 0) return cleared;
+  ffi::Error checked = CheckSize(*operand);
+  if (checked.failure() || operand->size() == 0) return checked;
   if (!tile) {
     return Launch1x16(stream, *operand, 0, swizzled, columnwise, Flat(x), Flat(amax), kUnused, kUnused, Flat(*codes),
                       Flat(*scales));
@@ -64,9 +61,8 @@ ffi::Error QuantizeStochastic(cudaStream_t stream, ffi::AnyBuffer x, ffi::AnyBuf
       ParseQuantizeStochastic(x, amax, seed, origin, axis, swizzled, *codes, *scales);
   if (!operand) return operand.error();
   bool columnwise = axis == -2;
-  int64_t rows = columnwise ? operand->cols : operand->rows, cols = columnwise ? operand->rows : operand->cols;
-  ffi::Error cleared = ClearPadding(stream, scales, rows, cols, swizzled);
-  if (cleared.failure() || operand->size() == 0) return cleared;
+  ffi::Error checked = CheckSize(*operand);
+  if (checked.failure() || operand->size() == 0) return checked;
   return Launch1x16(stream, *operand, kStochastic, swizzled, columnwise, Flat(x), Flat(amax), Flat(seed),
                     Flat(origin), Flat(*codes), Flat(*scales));
 }
@@ -77,9 +73,8 @@ ffi::Error QuantizeDual(cudaStream_t stream, ffi::AnyBuffer x, ffi::AnyBuffer am
   ffi::ErrorOr<Operand> operand =
       ParseQuantizeDual(x, amax, swizzled, *row_codes, *row_scales, *col_codes, *col_scales);
   if (!operand) return operand.error();
-  ffi::Error cleared = FirstOf(ClearPadding(stream, row_scales, operand->rows, operand->cols, swizzled),
-                               ClearPadding(stream, col_scales, operand->cols, operand->rows, swizzled));
-  if (cleared.failure() || operand->size() == 0) return cleared;
+  ffi::Error checked = CheckSize(*operand);
+  if (checked.failure() || operand->size() == 0) return checked;
   return LaunchTiles(stream, *operand, kAlongRows | kAlongColumns, swizzled, Flat(x), Flat(amax), Flat(*row_codes),
                      Flat(*row_scales), Flat(*col_codes), Flat(*col_scales));
 }

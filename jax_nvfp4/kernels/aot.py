@@ -1,6 +1,6 @@
 """Compiles the kernel table ahead of time: object files, and the C++ that launches them by name.
 
-    python jax_nvfp4/kernels/aot.py --out DIR [--archs sm_90a,sm_100a] [-j 2]
+    python jax_nvfp4/kernels/aot.py --out DIR [--archs sm_90a,sm_100f] [-j 2]
 
 needs CuTe DSL and no GPU, and compiles only what changed. DIR receives one object per variant and GPU
 family, plus `kernels.h` and `kernels.cc`: the table of variants and one typed launch function per kernel.
@@ -266,13 +266,13 @@ def libraries() -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="folder for objects and generated C++")
-    parser.add_argument("--archs", default=",".join(ARCHS), help="GPU families, comma separated (default: all)")
+    parser.add_argument("--archs", default="all", help=f"some of {','.join(ARCHS)} (default: all)")
     parser.add_argument("-j", "--jobs", type=int, default=os.cpu_count(), help="compiler processes at once")
     parser.add_argument("--objects", action="store_true", help="print the names of the objects and exit")
     parser.add_argument("--libraries", action="store_true", help="print include folder and static libraries and exit")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    archs = re.split("[,;]", options.archs)
+    archs = list(ARCHS) if options.archs == "all" else re.split("[,;]", options.archs)
     if unknown := set(archs) - set(ARCHS):
         parser.error(f"unknown GPU families {sorted(unknown)}: choose from {', '.join(ARCHS)}")
     if options.objects:

@@ -35,20 +35,10 @@ def _shuffled_max(largest, distances):
     return largest
 
 
-def _rounded(products: list, hopper: bool) -> list:
-    """E2M1 values nearest to float32 products, signs kept; 6 where a product is NaN."""
-    if not hopper:
-        pairs = [e2m1.round_pair(a, b) for a, b in zip(products[0::2], products[1::2], strict=True)]
-        return [value for pair in pairs for value in pair]
-    magnitudes = [ptx.bits(e2m1.round_magnitude(ptx.absolute(p))) for p in products]
-    signs = [ptx.bits(p) & Uint32(0x80000000) for p in products]
-    return [ptx.from_bits(m | s) for m, s in zip(magnitudes, signs, strict=True)]
-
-
 def _round_trip(words, multiplier, factor, dtype: str, hopper: bool) -> list:
     """Words of E2M1(x * e) * f."""
     products = [ptx.mul(x, multiplier) for x in operand.widen(words, dtype)]
-    return operand.narrow([ptx.mul(v, factor) for v in _rounded(products, hopper)], dtype)
+    return operand.narrow([ptx.mul(v, factor) for v in e2m1.round_values(products, hopper)], dtype)
 
 
 def _block_factors(largest, amax, scale_sixth, inverse) -> tuple:

@@ -2,6 +2,8 @@
 
 import ctypes
 import inspect
+import shutil
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -180,3 +182,22 @@ def test_the_library_names_its_families():
     families = ffi.library("cuda").jax_nvfp4_cuda_archs
     families.restype = ctypes.c_char_p
     assert b"sm_90a" in families()
+
+
+ODD_SIZES = """
+import jax, numpy as np
+from jax_nvfp4.testing import OPS, make
+for shape in [(33, 48), (48, 33), (208, 336), (3, 16, 144)]:
+    for dtype in ("bfloat16", "float16", "float32"):
+        ops = [op for op in OPS if op.fits(shape)]
+        jax.block_until_ready(jax.jit(lambda x: [op.run(x) for op in ops])(make("block_spread", shape, dtype)))
+print("ran")
+"""
+
+
+@pytest.mark.skipif(shutil.which("compute-sanitizer") is None, reason="compute-sanitizer is not installed")
+@pytest.mark.parametrize("tool", ["memcheck", "racecheck"])
+def test_sanitizer_finds_nothing_at_odd_sizes(tool):
+    command = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "9"]
+    result = subprocess.run([*command, sys.executable, "-c", ODD_SIZES], capture_output=True, text=True)
+    assert result.returncode == 0 and "ran" in result.stdout, result.stdout[-3000:] + result.stderr[-1000:]

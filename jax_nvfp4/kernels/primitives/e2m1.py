@@ -98,16 +98,26 @@ def _hardware_codes(words, multiplier, dtype):
     )
 
 
-def round_magnitude(a):
-    """The E2M1 magnitude nearest to a >= 0 as Float32; 6 for NaN and anything larger. The sm_90 form."""
+def round_values(products: list, hopper: bool) -> list:
+    """E2M1 values nearest to an even number of Float32, signs kept; 6 for NaN and anything larger."""
+    if not hopper:
+        pairs = [_round_pair(a, b) for a, b in zip(products[0::2], products[1::2], strict=True)]
+        return [value for pair in pairs for value in pair]
+    magnitudes = [ptx.bits(_round_magnitude(ptx.absolute(p))) for p in products]
+    signs = [ptx.bits(p) & Uint32(0x80000000) for p in products]
+    return [ptx.from_bits(m | s) for m, s in zip(magnitudes, signs, strict=True)]
+
+
+def _round_magnitude(a):
+    """The sm_90 form, for a >= 0 or NaN."""
     a = ptx.min_number(a, Float32(E2M1_MAX))
     # grid spacing is half the power of two at or below a, never under 1/2; 2**22 times that power has that spacing
     binade = ptx.from_bits(ptx.max_unsigned(ptx.bits(a) & Uint32(0x7F800000), Uint32(0x3F800000)))
     return ptx.fma(binade, Float32(-(2.0**22)), ptx.fma(binade, Float32(2.0**22), a))
 
 
-def round_pair(low, high) -> tuple:
-    """Two Float32 rounded to the E2M1 grid, by the hardware conversion of sm_100 and later; NaN becomes 6."""
+def _round_pair(low, high) -> tuple:
+    """The form of sm_100 and later: there and back through the hardware conversion."""
     return cute.arch.inline_ptx(
         "{ .reg .b8 c; .reg .b16 l, h; .reg .b32 v; cvt.rn.satfinite.e2m1x2.f32 c, {$r1}, {$r0};"
         " cvt.rn.f16x2.e2m1x2 v, c; mov.b32 {l, h}, v; cvt.f32.f16 {$w0}, l; cvt.f32.f16 {$w1}, h; }",
