@@ -3,11 +3,11 @@
     python bench/gpu.py [--shapes 16384x8192,7168x2048] [--rounds 7]
 
 One program applies an operation to several input buffers in turn, so that no operand is in the cache; an
-optimization barrier keeps XLA from merging the repetitions. The time of one application is the difference between a
-long and a short program, which leaves out what a program costs however long it is. The copy, the operation and XLA's
-versions are timed round by round in one run. Rates count every input and output byte once; "of copy" is the rate
-relative to the best copy of the run, read plus written. XLA's time is its fastest version's; a * says that its result
-differs from the contract in more than 1 % of the elements, because XLA leaves out narrowing casts between float32.
+optimization barrier keeps XLA from merging the repetitions. Programs are dispatched back to back and timed by the
+host, so launch gaps count. The copy, the operation and XLA's versions are timed round by round in one run. Rates
+count every input and output byte once; "of copy" is the rate relative to the best copy of the run, read plus
+written. XLA's time is its fastest version's; a * says that its result differs from the contract in more than 1 % of
+the elements, because XLA leaves out narrowing casts between float32.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SHAPES = ((16384, 8192), (7168, 2048), (2048, 7168), (28672, 8192), (8192, 28672
 SMALL = (BLOCK, 1024 // BLOCK)
 SWIZZLED = QuantSpec(scale_layout="swizzled")
 COLD_BYTES = 1 << 28  # several times the L2 cache
-SHORT, LONG = 12, 72  # applications in the two programs
+PROGRAM_SECONDS = 0.03  # dispatched back to back in one measurement
 SMALL_CALLS = 200
 
 
@@ -126,31 +126,35 @@ CASES = (
 )
 
 
-@functools.partial(jax.jit, static_argnums=(0, 2))
-def _chained(function: Callable, sets: list, count: int):
-    """`function` applied `count` times, to one set of operands after the other."""
-    result = None
-    for i in range(count):
-        operands, _ = jax.lax.optimization_barrier((sets[i % len(sets)], result))
-        result = function(*operands)
-    return result
+@functools.partial(jax.jit, static_argnums=0)
+def _chained(function: Callable, sets: list) -> list:
+    """`function` of one set of operands after the other. XLA drops results that nobody gets, so all are returned."""
+    results: list = [None]
+    for operands in sets:
+        operands, _ = jax.lax.optimization_barrier((operands, results[-1]))
+        results.append(function(*operands))
+    return results
 
 
 def _timer(function: Callable, sets: list) -> Callable[[], float]:
     """Seconds of one application of `function`."""
 
-    def seconds(count: int) -> float:
+    def seconds(programs: int) -> float:
         start = time.perf_counter()
-        jax.block_until_ready(_chained(function, sets, count))
-        return time.perf_counter() - start
+        for _ in range(programs):
+            results = _chained(function, sets)
+        jax.block_until_ready(results)
+        return (time.perf_counter() - start) / (programs * len(sets))
 
-    return lambda: (seconds(LONG) - seconds(SHORT)) / (LONG - SHORT)
+    seconds(1)
+    programs = max(2, min(50, round(PROGRAM_SECONDS / (seconds(1) * len(sets)))))
+    return lambda: seconds(programs)
 
 
 def measure_shape(shape: tuple[int, int], rounds: int, cases=CASES) -> tuple[float, dict[str, dict]]:
     """The best copy rate (bytes/s) seen at one shape, and per case the seconds of the call, of XLA and its rate."""
     rows, columns = shape
-    copies = max(3, -(-COLD_BYTES // (2 * rows * columns)))
+    copies = max(6, -(-COLD_BYTES // (2 * rows * columns)))
     keys = jax.random.split(jax.random.key(0), copies)
     xs = [jax.jit(jax.random.normal, static_argnums=(1, 2))(key, shape, jnp.bfloat16) for key in keys]
     amaxes = [xla_baseline.amax(x) for x in xs]
@@ -160,7 +164,8 @@ def measure_shape(shape: tuple[int, int], rounds: int, cases=CASES) -> tuple[flo
     for case in cases:
         sets = [case.operands(x, amax) for x, amax in zip(xs, amaxes, strict=True)]
         expected = case.call(*sets[0])
-        timers = {"call": _timer(case.call, sets), "copy": copy} | {s: _timer(f, sets) for s, f in case.xla.items()}
+        timers = {"call": _timer(case.call, sets), "copy": copy}
+        timers |= {style: _timer(f, sets) for style, f in case.xla.items()}
         seconds = harness.medians(timers, rounds)
         xla = min(case.xla, key=lambda style: seconds[style])
         copy_rate = max(copy_rate, 2 * _X * rows * columns / seconds["copy"])
