@@ -4,6 +4,7 @@
 
 #include "blocks.h"
 #include "operands.h"
+#include "pages.h"
 #include "signatures.h"
 
 namespace jax_nvfp4 {
@@ -49,14 +50,14 @@ ffi::Error Dequantize(ffi::ThreadPool pool, ffi::AnyBuffer codes, ffi::AnyBuffer
                       ffi::Result<ffi::AnyBuffer> y) {
   ffi::ErrorOr<Operand> operand = ParseDequantize(codes, scales, amax, *y);
   if (!operand) return operand.error();
-  Run(pool, *operand, codes, scales, static_cast<const float*>(amax.untyped_data()), y->untyped_data());
+  Run(pool, *operand, codes, scales, static_cast<const float*>(amax.untyped_data()), ResultData(*y));
   return ffi::Error::Success();
 }
 
 ffi::Error Decode(ffi::ThreadPool pool, ffi::AnyBuffer codes, ffi::AnyBuffer scales, ffi::Result<ffi::AnyBuffer> y) {
   ffi::ErrorOr<Operand> operand = ParseDecode(codes, scales, *y);
   if (!operand) return operand.error();
-  Run(pool, *operand, codes, scales, nullptr, y->untyped_data());
+  Run(pool, *operand, codes, scales, nullptr, ResultData(*y));
   return ffi::Error::Success();
 }
 

@@ -4,6 +4,7 @@
 
 #include "blocks.h"
 #include "operands.h"
+#include "pages.h"
 #include "parallel.h"
 #include "signatures.h"
 
@@ -75,7 +76,7 @@ ffi::Error QdqHandler(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer ama
   if (operand->size() == 0) return ffi::Error::Success();
   DispatchFloat(operand->dtype, [&](auto type) {
     Qdq<decltype(type)>(pool, *operand, x.untyped_data(), static_cast<const float*>(amax.untyped_data()), tile,
-                        y->untyped_data());
+                        ResultData(*y));
   });
   return ffi::Error::Success();
 }

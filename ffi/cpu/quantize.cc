@@ -7,6 +7,7 @@
 
 #include "blocks.h"
 #include "operands.h"
+#include "pages.h"
 #include "parallel.h"
 #include "philox.h"
 #include "signatures.h"
@@ -22,7 +23,7 @@ struct Output {
   ScaleWriter scales;
 
   Output(const ffi::AnyBuffer& codes, const ffi::AnyBuffer& scales, const Operand& x, bool columnwise, bool swizzled)
-      : codes(static_cast<uint8_t*>(codes.untyped_data())),
+      : codes(static_cast<uint8_t*>(ResultData(codes))),
         rows(columnwise ? x.cols : x.rows),
         cols(columnwise ? x.rows : x.cols),
         scales(scales.untyped_data(), x.batch, rows, cols / kBlock, swizzled) {}
