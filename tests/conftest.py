@@ -12,7 +12,6 @@ if DEVICE_COUNT not in os.environ.get("XLA_FLAGS", ""):
 
 import subprocess  # noqa: E402
 import sys  # noqa: E402
-from pathlib import Path  # noqa: E402
 
 import jax  # noqa: E402
 import jax.monitoring  # noqa: E402
@@ -23,16 +22,11 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 
 @pytest.fixture
 def run_script():
-    """Runs Python source in a fresh process with this package importable, and returns what it printed."""
+    """Runs Python source in a fresh process, and returns what it printed."""
 
     def run(source: str, *arguments, **environment) -> str:
-        path = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
-        result = subprocess.run(
-            [sys.executable, "-c", source, *map(str, arguments)],
-            env=os.environ | {"PYTHONPATH": path} | environment,
-            capture_output=True,
-            text=True,
-        )
+        command = [sys.executable, "-c", source, *map(str, arguments)]
+        result = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True)
         assert result.returncode == 0, result.stderr
         return result.stdout
 

@@ -88,7 +88,9 @@ def test_steps_round_differently_and_a_seed_repeats_them():
 def test_layers_draw_their_own_keys():
     rngs = nnx.Rngs(sr=0)
     one, two = DotGeneral(rngs=rngs), DotGeneral(rngs=rngs)
-    assert one.rngs() != two.rngs()
+    keys = [jax.random.key_data(stream()) for stream in (one.rngs, two.rngs, one.rngs)]
+    assert len({tuple(key.tolist()) for key in keys}) == 3
+    assert rngs.sr.count[...] == 2  # one for each layer, whatever they draw
 
 
 def test_eval_draws_no_key():
@@ -187,6 +189,7 @@ def test_out_sharding():
         ((32, 32), (32, 32), (((0,), (0,)), ((), ()))),
         ((32, 32), (32, 32), (((1,), (1,)), ((), ()))),
         ((2, 32, 32), (2, 32, 32), (((2,), (1,)), ((0,), (0,)))),
+        ((4, 32), (32, 4, 16), (((1,), (0,)), ((0,), (1,)))),
         ((32, 4, 8), (8, 4, 32), (((1, 2), (1, 0)), ((), ()))),
         ((32, 32), (32, 32), (((), ()), ((), ()))),
     ],

@@ -114,9 +114,10 @@ def test_another_recipe_and_text(demo, tmp_path):
     ("arguments", "message"),
     [
         (["--width=40"], "--width must be a multiple of 32, got 40"),
-        (["--width=0"], "--width must be at least 1, got 0"),
-        (["--layers=2"], "--layers must be at least 3, got 2: the first and the last stay in bfloat16"),
+        (["--width=0"], "--width must be at least 32, got 0"),
+        (["--layers=2"], "--layers must be at least 3, got 2"),
         (["--steps=0"], "--steps must be at least 1, got 0"),
+        (["--seed=-1"], "--seed must be at least 0, got -1"),
         (["--batch=-1"], "--batch must be at least 1, got -1"),
         (["--text=missing.txt"], "No such file or directory: 'missing.txt'"),
         ([f"--text={__file__}", "--seq=5000"], "--text must hold at least 10 x (seq + 1) = 50010 bytes"),

@@ -1,0 +1,109 @@
+"""Straight-through qdq, operations without a derivative, scans over quantized layers."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jax_nvfp4
+from jax_nvfp4 import NVFP4, NVFP4_2D, NVFP4_QAT, NVFP4_TRAINING, QuantSpec
+from jax_nvfp4.testing import assert_same_bytes, make
+
+SPECS = [NVFP4, NVFP4_2D, QuantSpec(scope="row")]
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=str)
+@pytest.mark.parametrize("family", ["normal", "zeros", "block_spread", "nan_block"])
+def test_qdq_is_straight_through(spec, family):
+    x = jnp.asarray(make(family, (32, 64), "bfloat16"))
+    y, pullback = jax.vjp(lambda x: jax_nvfp4.qdq(x, spec), x)
+    dy = jnp.asarray(make("normal", (32, 64), "bfloat16", 1))
+    assert_same_bytes(y, jax_nvfp4.qdq(x, spec), "value")
+    assert_same_bytes(pullback(dy)[0], dy, "gradient")
+    value, tangent = jax.jvp(lambda x: jax_nvfp4.qdq(x, spec), (x,), (dy,))
+    assert_same_bytes(value, y, "value of the jvp")
+    assert_same_bytes(tangent, dy, "tangent")
+
+
+def test_grad_of_qdq_under_every_wrapping():
+    x = jnp.asarray(make("normal", (3, 32, 64), "float32"))
+    ones = np.ones(x.shape, np.float32)
+
+    def total(x):
+        return jax_nvfp4.qdq(x).sum()
+
+    assert_same_bytes(jax.grad(total)(x), ones, "grad")
+    assert_same_bytes(jax.jit(jax.grad(total))(x), ones, "jit(grad)")
+    assert_same_bytes(jax.vmap(jax.grad(total))(x), ones, "vmap(grad)")
+    assert_same_bytes(jax.grad(lambda x: jax.vmap(total)(x).sum())(x), ones, "grad(vmap)")
+    assert_same_bytes(jax.grad(lambda x: jax.jit(total)(x))(x), ones, "grad(jit)")
+    assert_same_bytes(jax.linearize(total, x)[1](x), x.sum(), "linearize")
+
+
+def test_amax_is_a_constant():
+    x = jnp.asarray(make("normal", (32, 64), "float32"))
+    assert not jax.grad(lambda x: jax_nvfp4.amax(x))(x).any()
+    gradient = jax.grad(lambda g: jax_nvfp4.qdq(x, amax=g).sum())(jnp.float32(4))
+    assert gradient == 0
+
+
+NOT_DIFFERENTIABLE = {
+    "quantize": lambda x: jax_nvfp4.quantize(x).scales.astype(jnp.float32).sum(),
+    "quantize columnwise": lambda x: jax_nvfp4.quantize(x, axis=-2).scales.astype(jnp.float32).sum(),
+    "stochastic": lambda x: jax_nvfp4.quantize(x, key=jax.random.key(0)).scales.astype(jnp.float32).sum(),
+    "quantize_dual": lambda x: jax_nvfp4.quantize_dual(x, NVFP4_2D)[1].scales.astype(jnp.float32).sum(),
+    "quantize, then dequantize": lambda x: jax_nvfp4.dequantize(jax_nvfp4.quantize(x), jnp.float32).sum(),
+}
+
+
+@pytest.mark.parametrize("name", NOT_DIFFERENTIABLE)
+@pytest.mark.parametrize("how", ["grad", "jvp", "jit(grad)", "vmap(grad)", "linearize"])
+def test_quantize_has_no_derivative(name, how):
+    """jax-ml/jax#18931: a cotangent that crosses an fp8 payload is cast to fp8, silently."""
+    f = NOT_DIFFERENTIABLE[name]
+    x = jnp.asarray(make("normal", (2, 32, 64) if how == "vmap(grad)" else (32, 64), "float32"))
+    with pytest.raises(TypeError, match=r"jax_nvfp4\.dot .* jax_nvfp4\.qdq .*stop_gradient"):
+        {
+            "grad": lambda: jax.grad(f)(x),
+            "jvp": lambda: jax.jvp(f, (x,), (x,)),
+            "jit(grad)": lambda: jax.jit(jax.grad(f))(x),
+            "vmap(grad)": lambda: jax.vmap(jax.grad(f))(x),
+            "linearize": lambda: jax.linearize(f, x),
+        }[how]()
+    jax.grad(lambda x: f(jax.lax.stop_gradient(x)) * x.sum())(x)
+
+
+@pytest.mark.parametrize("restore", [jax_nvfp4.dequantize, jax_nvfp4.decode])
+def test_block_scaled_as_a_differentiated_argument(restore):
+    t = jax_nvfp4.quantize(make("normal", (32, 64), "float32"))
+    with pytest.raises(TypeError, match=r"jax_nvfp4\.dot .* jax_nvfp4\.qdq"):
+        jax.grad(lambda t: restore(t).astype(jnp.float32).sum(), allow_int=True)(t)
+    with pytest.raises(TypeError):
+        jax.grad(lambda t: restore(t).astype(jnp.float32).sum())(t)
+
+
+@pytest.mark.parametrize("recipe, dtype", [(NVFP4_TRAINING, "bfloat16"), (NVFP4_QAT, "float32")])
+def test_scan_over_layers(recipe, dtype):
+    """jax-ml/jax#27144, google/flax#4651: other dtypes in the backward pass, and tracers that leak."""
+    x = jnp.asarray(make("normal", (24, 32), dtype))
+    layers = jnp.asarray(make("normal", (4, 32, 32), dtype)) / 6
+    keys = jax.random.split(jax.random.key(0), 4)
+
+    def loss(layers, dot):
+        def layer(x, layer):
+            w, key = layer
+            return jnp.tanh(dot(x, w, key=key)), None
+
+        y, _ = jax.lax.scan(layer, x, (layers, keys))
+        return y.astype(jnp.float32).sum()
+
+    gradient_of = jax.grad(lambda layers: loss(layers, partial(jax_nvfp4.dot, recipe=recipe)))
+    with jax.checking_leaks():
+        jax.eval_shape(gradient_of, layers)
+    gradient = jax.jit(gradient_of)(layers)
+    assert gradient.dtype == layers.dtype and gradient.shape == layers.shape
+    exact = jax.jit(jax.grad(lambda layers: loss(layers, lambda x, w, key: x @ w.T)))(layers)
+    for g, e in zip(np.asarray(gradient, np.float64), np.asarray(exact, np.float64), strict=True):
+        assert np.linalg.norm(g - e) < 0.5 * np.linalg.norm(e)
