@@ -18,6 +18,7 @@ import signal
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from pydoc_data.topics import topics
 
 import jax
 import jax.numpy as jnp
@@ -34,15 +35,21 @@ from jax_nvfp4.flax.nnx import DotGeneral
 RECIPES = {"nvfp4_training": jax_nvfp4.NVFP4_TRAINING, "nvfp4_qat": jax_nvfp4.NVFP4_QAT}
 HEAD_SIZE = 32
 HELD_OUT_BATCHES = 8
-EVALUATIONS = 10  # points of the held-out curve
-MARGIN = 0.05  # nats
-"""How far NVFP4 may end behind bfloat16."""
+EVALUATIONS = 10  # during training
+MARGIN = 0.03  # nats
+"""How far NVFP4 may end behind bfloat16. It ends 0.01 behind; with a gradient cut out of its layers, 0.07 to 0.17."""
 
 
 def linear(inputs: int, outputs: int, recipe: jax_nvfp4.Recipe | None, rngs: nnx.Rngs) -> nnx.Linear:
     """A linear layer, in bfloat16 without a recipe. This is all it takes to train in NVFP4."""
     product = jax.lax.dot_general if recipe is None else DotGeneral(recipe, rngs=rngs)
     return nnx.Linear(inputs, outputs, use_bias=False, dtype=jnp.bfloat16, dot_general=product, rngs=rngs)
+
+
+def distance_bias(length: int, heads: int) -> jax.Array:
+    """ALiBi: attention fades with distance, in each head at another rate, instead of position embeddings."""
+    distance = jnp.arange(length)[:, None] - jnp.arange(length)
+    return -(distance * 4.0 ** -jnp.arange(heads)[:, None, None])[None].astype(jnp.bfloat16)
 
 
 class Block(nnx.Module):
@@ -58,7 +65,8 @@ class Block(nnx.Module):
 
     def __call__(self, x):
         heads = self.qkv(self.attention_norm(x)).reshape(*x.shape[:-1], -1, HEAD_SIZE)
-        attended = jax.nn.dot_product_attention(*jnp.split(heads, 3, axis=-2), is_causal=True)
+        q, k, v = jnp.split(heads, 3, axis=-2)
+        attended = jax.nn.dot_product_attention(q, k, v, distance_bias(*q.shape[-3:-1]), is_causal=True)
         x += self.out(attended.reshape(x.shape))
         return x + self.down(nnx.gelu(self.up(self.mlp_norm(x))))
 
@@ -66,16 +74,14 @@ class Block(nnx.Module):
 class Transformer(nnx.Module):
     """A decoder-only model of the next byte."""
 
-    def __init__(self, width: int, layers: int, length: int, recipe: jax_nvfp4.Recipe | None, rngs: nnx.Rngs):
+    def __init__(self, width: int, layers: int, recipe: jax_nvfp4.Recipe | None, rngs: nnx.Rngs):
         self.embed = nnx.Embed(256, width, dtype=jnp.bfloat16, rngs=rngs)
-        self.position = nnx.Embed(length, width, dtype=jnp.bfloat16, rngs=rngs)
-        inner = range(1, layers - 1)
-        self.blocks = nnx.List([Block(width, recipe if i in inner else None, rngs) for i in range(layers)])
+        self.blocks = nnx.List([Block(width, r, rngs) for r in (None, *[recipe] * (layers - 2), None)])
         self.norm = nnx.RMSNorm(width, dtype=jnp.bfloat16, rngs=rngs)
         self.head = linear(width, 256, None, rngs)
 
     def __call__(self, tokens):
-        x = self.embed(tokens) + self.position(jnp.arange(tokens.shape[-1]))
+        x = self.embed(tokens)
         for block in self.blocks:
             x = block(x)
         return self.head(self.norm(x)).astype(jnp.float32)
@@ -83,8 +89,7 @@ class Transformer(nnx.Module):
 
 def loss_fn(model: Transformer, tokens):
     """Mean cross entropy of the next byte, in nats."""
-    logits = model(tokens[:, :-1])
-    return optax.softmax_cross_entropy_with_integer_labels(logits, tokens[:, 1:]).mean()
+    return optax.softmax_cross_entropy_with_integer_labels(model(tokens[:, :-1]), tokens[:, 1:]).mean()
 
 
 @nnx.jit
@@ -110,8 +115,6 @@ class Text:
     def read(cls, path: Path | None) -> Text:
         """The file at `path`; without one, the help texts on Python's language that CPython ships."""
         if path is None:
-            from pydoc_data.topics import topics
-
             content = "\n".join(topics[name] for name in sorted(topics)).encode()
         else:
             content = path.read_bytes()
@@ -120,7 +123,7 @@ class Text:
 
     def batch(self, seed: int, step: int, batch: int, length: int) -> jax.Array:
         """The training batch of a step: a function of the seed and the step, so a resumed run sees the same."""
-        starts = np.random.default_rng((seed, step)).integers(0, len(self.train) - length, batch)
+        starts = np.random.default_rng((seed, step)).integers(len(self.train) - length, size=batch)
         return windows(self.train, starts, length)
 
     def held_out_batches(self, batch: int, length: int) -> jax.Array:
@@ -131,8 +134,8 @@ class Text:
     @property
     def unigram_entropy(self) -> float:
         """The loss of a model that knows only how often each byte occurs."""
-        p = np.bincount(self.held_out) / len(self.held_out)
-        return float(-np.sum(p * np.log(p, where=p > 0, out=np.zeros_like(p))))
+        counts = np.unique_counts(self.held_out).counts
+        return float(-np.sum(counts * np.log(counts / counts.sum())) / counts.sum())
 
 
 def windows(data: np.ndarray, starts: np.ndarray, length: int) -> jax.Array:
@@ -151,8 +154,8 @@ class Run:
 
     @classmethod
     def start(cls, args: argparse.Namespace, recipe: jax_nvfp4.Recipe | None) -> Run:
-        model = Transformer(args.width, args.layers, args.seq, recipe, nnx.Rngs(params=args.seed, sr=args.seed + 1))
-        schedule = optax.warmup_cosine_decay_schedule(0, 3e-3, args.steps // 10, args.steps)
+        model = Transformer(args.width, args.layers, recipe, nnx.Rngs(params=args.seed, sr=args.seed + 1))
+        schedule = optax.warmup_cosine_decay_schedule(0, 4e-3, args.steps // 10, args.steps)
         return cls(model, nnx.Optimizer(model, optax.adamw(schedule, weight_decay=0.1), wrt=nnx.Param))
 
     @property
@@ -238,8 +241,8 @@ def parse(argv: list[str] | None) -> tuple[argparse.Namespace, Text]:
     parser.add_argument("--steps", type=int, default=600)
     parser.add_argument("--batch", type=int, default=4, help="sequences in a batch")
     parser.add_argument("--seq", type=int, default=128, help="bytes in a sequence")
-    parser.add_argument("--width", type=int, default=128, help=f"a multiple of {HEAD_SIZE}")
-    parser.add_argument("--layers", type=int, default=4, help="at least 3: the first and the last stay in bfloat16")
+    parser.add_argument("--width", type=int, default=96, help=f"a multiple of {HEAD_SIZE}")
+    parser.add_argument("--layers", type=int, default=6, help="at least 3: the first and the last stay in bfloat16")
     parser.add_argument("--recipe", choices=RECIPES, default="nvfp4_training")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path, default=Path(__file__).parent / "out", help="where results are written")
@@ -254,13 +257,11 @@ def parse(argv: list[str] | None) -> tuple[argparse.Namespace, Text]:
         for name, value in settings(args).items():
             if value != saved[name]:
                 parser.error(f"--resume: --{name} was {saved[name]} in {args.output}, got {value}: leave it out")
-    for name in ("steps", "batch", "seq", "width"):
-        if getattr(args, name) < 1:
-            parser.error(f"--{name} must be at least 1, got {getattr(args, name)}")
+    for name, least in {"steps": 1, "batch": 1, "seq": 1, "width": HEAD_SIZE, "layers": 3, "seed": 0}.items():
+        if getattr(args, name) < least:
+            parser.error(f"--{name} must be at least {least}, got {getattr(args, name)}")
     if args.width % HEAD_SIZE != 0:
         parser.error(f"--width must be a multiple of {HEAD_SIZE}, got {args.width}")
-    if args.layers < 3:
-        parser.error(f"--layers must be at least 3, got {args.layers}: the first and the last stay in bfloat16")
     try:
         text = Text.read(Path(args.text) if args.text else None)
     except OSError as error:
