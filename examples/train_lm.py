@@ -36,8 +36,9 @@ RECIPES = {"nvfp4_training": jax_nvfp4.NVFP4_TRAINING, "nvfp4_qat": jax_nvfp4.NV
 HEAD_SIZE = 32
 HELD_OUT_BATCHES = 8
 EVALUATIONS = 10  # during training
-MARGIN = 0.03  # nats
-"""How far NVFP4 may end behind bfloat16. It ends 0.01 behind; with a gradient cut out of its layers, 0.07 to 0.17."""
+MARGIN = 0.06  # nats
+"""How far NVFP4 may end behind bfloat16. Seeds 0 and 1 end 0.01 and 0.05 behind, and with one product cut out of the
+NVFP4 layers seed 0 ends 0.07 to 0.17 behind."""
 
 
 def linear(inputs: int, outputs: int, recipe: jax_nvfp4.Recipe | None, rngs: nnx.Rngs) -> nnx.Linear:

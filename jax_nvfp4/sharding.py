@@ -79,10 +79,11 @@ def partitioned(bind: Callable, local: Local, dims: Dims, operands: Sequence, re
         operands, results: their shapes.
     """
     plan = _Plan(dims, [tuple(a.shape) for a in operands], [tuple(a.shape) for a in results])
+    mesh_type = jax.typeof(operands[0]).sharding.mesh
     explicit = plan.explicit_axes(operands[0])
     if explicit:
-        return plan.shard_map(bind, local, explicit, jax.typeof(operands[0]).sharding.mesh)
-    if not plan.is_static:
+        return plan.shard_map(bind, local, explicit, mesh_type)
+    if not plan.is_static or not (mesh_type.empty or mesh_type.auto_axes):
         return bind
     call = custom_partitioning(lambda *arrays: bind(*arrays))
 
@@ -91,7 +92,9 @@ def partitioned(bind: Callable, local: Local, dims: Dims, operands: Sequence, re
         sharding = operand_shapes[0].sharding
         if mesh.empty:
             mesh = Mesh(np.array(list(sharding.device_set)), ("devices",))
-        axes = plan.whole_block_axes(_mesh_axes(sharding, operand_shapes[0].shape, mesh), mesh)
+        # Inside a shard_map over other axes the shapes are a shard's, whose place in the mesh is not known here.
+        is_whole = not mesh_type.manual_axes
+        axes = plan.whole_block_axes(_mesh_axes(sharding, operand_shapes[0].shape, mesh), mesh) if is_whole else {}
         named = [tuple(NamedSharding(mesh, spec) for spec in specs) for specs in plan.specs(axes)]
         return mesh, lambda *arrays: tuple(local(bind, arrays, axes)), named[1], named[0]
 

@@ -60,7 +60,7 @@ NVFP4_2D = QuantSpec(block=(BLOCK, BLOCK))
 
 @dataclass(frozen=True)
 class Recipe:
-    """Which operands of `dot` are quantized, and how (docs/numerics.md, training recipe).
+    """Which operands of `dot` are quantized, and how (the table is in `jax_nvfp4/dot.py`).
 
     Attributes:
         x, w, grad: the specs of the activation, of the weight and of the gradient of the output. None keeps an

@@ -25,7 +25,8 @@ def run_script():
     """Runs Python source in a fresh process, and returns what it printed."""
 
     def run(source: str, *arguments, **environment) -> str:
-        command = [sys.executable, "-c", source, *map(str, arguments)]
+        # -P: not the source tree, which the current directory may be and which holds no native library
+        command = [sys.executable, "-P", "-c", source, *map(str, arguments)]
         result = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True)
         assert result.returncode == 0, result.stderr
         return result.stdout
