@@ -37,8 +37,8 @@ HEAD_SIZE = 32
 HELD_OUT_BATCHES = 8
 EVALUATIONS = 10  # during training
 MARGIN = 0.06  # nats
-"""How far NVFP4 may end behind bfloat16. Seeds 0 and 1 end 0.01 and 0.05 behind, and with one product cut out of the
-NVFP4 layers seed 0 ends 0.07 to 0.17 behind."""
+"""How far NVFP4 may end behind bfloat16. Seeds 0 and 1 end 0.01 and 0.05 behind; with one product of the NVFP4
+layers cut out or wrong, seed 0 ends 0.07 to 0.17 behind."""
 
 
 def linear(inputs: int, outputs: int, recipe: jax_nvfp4.Recipe | None, rngs: nnx.Rngs) -> nnx.Linear:

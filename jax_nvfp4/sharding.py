@@ -209,17 +209,21 @@ def _mesh_axes(sharding, shape: tuple[int, ...], mesh: Mesh) -> list[tuple[str, 
     counts as not sharded.
     """
     slices = sharding.devices_indices_map(shape)
+
+    def start(device, dim: int) -> int:
+        return slices[device][dim].start or 0
+
     result = []
     for dim, size in enumerate(shape):
-        starts = np.vectorize(lambda device, dim=dim: slices[device][dim].start or 0, otypes=[int])(mesh.devices)
-        origin = starts[(0,) * starts.ndim]
         steps = {}
         for axis, name in enumerate(mesh.axis_names):
             if mesh.devices.shape[axis] > 1:
-                steps[name] = starts[tuple(int(i == axis) for i in range(starts.ndim))] - origin
-        names = tuple(sorted((n for n in steps if steps[n] > 0), key=lambda n: -steps[n]))
-        local = size // max(1, math.prod(mesh.shape[n] for n in names))
-        expected = NamedSharding(mesh, PartitionSpec(names or None)).devices_indices_map((size,)) if size else {}
-        agree = all((expected[d][0].start or 0) == (slices[d][dim].start or 0) for d in expected)
-        result.append(names if names and local and agree else ())
+                neighbour = mesh.devices[tuple(int(i == axis) for i in range(mesh.devices.ndim))]
+                steps[name] = start(neighbour, dim) - start(mesh.devices.flat[0], dim)
+        names = tuple(sorted((n for n in steps if steps[n] > 0), key=steps.__getitem__, reverse=True))
+        is_named = bool(names) and size % math.prod(mesh.shape[n] for n in names) == 0
+        if is_named:
+            expected = NamedSharding(mesh, PartitionSpec(names)).devices_indices_map((size,))
+            is_named = all((expected[d][0].start or 0) == start(d, dim) for d in expected)
+        result.append(names if is_named else ())
     return result
