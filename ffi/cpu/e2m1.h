@@ -28,6 +28,15 @@ NVFP4_INLINE uint32_t E2M1Nearest(float value) {
   return static_cast<uint32_t>(std::min(std::min(halves, ones), twos)) | SignBit(value);
 }
 
+// The value of E2M1Nearest(value), without the code; a NaN gives 6 with its own sign. The grid steps by half a binade,
+// which is the ulp of 2^22 times the binade.
+NVFP4_INLINE float E2M1Rounded(float value) {
+  float magnitude = SaturatedMagnitude(value);
+  uint32_t binade = std::max<int32_t>(Bits(magnitude), Bits(1.0f)) & kInf;
+  float shift = FromBits(binade + (22u << 23));
+  return FromBits(Bits((magnitude + shift) - shift) | (Bits(value) & ~kAbs));
+}
+
 // Stochastic rounding with one random byte: up iff fl(256 * frac + byte) >= 256. That sum is the one inexact step.
 NVFP4_INLINE uint32_t E2M1Stochastic(float value, uint8_t byte) {
   float magnitude = SaturatedMagnitude(value);

@@ -26,12 +26,13 @@ struct RunScales {
   }
 };
 
+// A NaN element makes the factor of its block NaN, so what it rounds to does not matter.
 template <typename Float>
-NVFP4_INLINE void QdqRow(const typename Float::Word* x, const RunScales& scales, int64_t count,
-                         typename Float::Word* y) {
-  uint8_t codes[kRun];
-  NearestCodes<Float>(x, scales.multipliers, count, codes);
-  DequantizeCodes<Float>(codes, scales.factors, count, y);
+NVFP4_INLINE void QdqRow(const typename Float::Word* __restrict x, const RunScales& scales, int64_t count,
+                         typename Float::Word* __restrict y) {
+  for (int64_t i = 0; i < count; ++i) {
+    y[i] = Float::Narrow(E2M1Rounded(Float::Widen(x[i]) * scales.multipliers[i]) * scales.factors[i]);
+  }
 }
 
 template <typename Float>
