@@ -125,7 +125,7 @@ def not_differentiable(what: str) -> Callable[[Callable], Callable]:
         @wrapped.defjvp
         def _(primals, tangents):
             raise TypeError(
-                f"{what} has no derivative: its results are integer codes. Differentiate jax_nvfp4.dot (a quantized "
+                f"{what} has no derivative: codes are integers. Differentiate jax_nvfp4.dot (a quantized "
                 "product with its own backward pass) or jax_nvfp4.qdq (straight-through), or wrap the argument in "
                 "jax.lax.stop_gradient"
             )
