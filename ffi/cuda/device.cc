@@ -87,7 +87,7 @@ class Device {
     const char* family = FamilyOf(major_, minor_);
     std::string remedy =
         family ? std::string("reinstall with JAX_NVFP4_CUDA_ARCHS=") + family + " pip install ."
-               : "there are kernels for compute capability 9.0, 10.0, 10.3 and 12.0 only (JAX_NVFP4_CUDA_ARCHS=... "
+               : "there are kernels for compute capability 9.0, 10.0, 10.3 and 12.x only (JAX_NVFP4_CUDA_ARCHS=... "
                  "pip install . selects among them): run on such a GPU or on CPU";
     return ffi::Error(ffi::ErrorCode::kUnimplemented,
                       std::string("jax_nvfp4 holds no kernels for device ") + std::to_string(ordinal_) + ", " + name +

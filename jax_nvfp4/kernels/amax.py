@@ -13,7 +13,8 @@ import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, Uint16, Uint32, const_expr
-from cutlass.cute.runtime import make_fake_compact_tensor
+
+from jax_nvfp4.kernels.primitives import memory
 
 THREADS = 256
 LOADS = 8  # 16-byte loads in flight per thread
@@ -185,6 +186,6 @@ def arguments(*, dtype: str, hopper: bool, split: bool) -> tuple:
     """Fake arguments of `launch`, after the stream, for one variant."""
     del hopper  # the same instructions everywhere
     word = Uint32 if dtype == "float32" else Uint16
-    x = make_fake_compact_tensor(word, (cute.sym_int64(),), assumed_align=16)
-    out = make_fake_compact_tensor(Uint32, (cute.sym_int64(),), assumed_align=4)
+    x = memory.fake(word, 16)
+    out = memory.fake(Uint32, 4)
     return x, out, Int64(1), Int64(1), Int64(1), dtype, split

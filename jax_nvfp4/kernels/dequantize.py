@@ -10,7 +10,6 @@ import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, Uint8, Uint16, Uint32, const_expr
-from cutlass.cute.runtime import make_fake_compact_tensor
 
 from jax_nvfp4.formats import BLOCK
 from jax_nvfp4.kernels.primitives import e4m3, memory, operand, ptx, scales
@@ -171,9 +170,6 @@ def arguments(*, dtype: str, hopper: bool, unscaled: bool) -> tuple:
     """Fake arguments of `launch`, after the stream, for one variant."""
     del hopper  # the same instructions everywhere
 
-    def flat(word, align: int):
-        return make_fake_compact_tensor(word, (cute.sym_int64(),), assumed_align=align)
-
-    y = flat(Uint32 if dtype == "float32" else Uint16, 16)
+    y = memory.fake(Uint32 if dtype == "float32" else Uint16, 16)
     sizes = Int64(1), Int64(1), Int64(BLOCK)
-    return flat(Uint8, 16), flat(Uint8, 16), flat(Float32, 4), y, *sizes, Int32(0), dtype, unscaled
+    return memory.fake(Uint8, 16), memory.fake(Uint8, 16), memory.fake(Float32, 4), y, *sizes, Int32(0), dtype, unscaled

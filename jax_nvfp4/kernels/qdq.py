@@ -11,7 +11,6 @@ import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, Uint16, Uint32, const_expr
-from cutlass.cute.runtime import make_fake_compact_tensor
 
 from jax_nvfp4.formats import BLOCK
 from jax_nvfp4.kernels.primitives import e2m1, memory, operand, ptx, scales
@@ -192,6 +191,6 @@ def launch(
 def arguments(*, dtype: str, hopper: bool, tile: bool) -> tuple:
     """Fake arguments of `launch`, after the stream, for one variant."""
     word = Uint32 if dtype == "float32" else Uint16
-    x, y = (make_fake_compact_tensor(word, (cute.sym_int64(),), assumed_align=16) for _ in range(2))
-    amax = make_fake_compact_tensor(Float32, (cute.sym_int64(),), assumed_align=4)
+    x, y = (memory.fake(word, 16) for _ in range(2))
+    amax = memory.fake(Float32, 4)
     return x, amax, y, Int64(1), Int64(1), Int64(BLOCK), Int32(0), dtype, tile, hopper

@@ -13,7 +13,6 @@ import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, Uint8, Uint16, Uint32, const_expr
-from cutlass.cute.runtime import make_fake_compact_tensor
 
 from jax_nvfp4.formats import BLOCK
 from jax_nvfp4.kernels.primitives import e2m1, memory, operand, ptx, scales, strip, swizzle
@@ -217,16 +216,13 @@ def launch(
 def arguments(*, dtype: str, hopper: bool, along_rows: bool, along_columns: bool) -> tuple:
     """Fake arguments of `launch`, after the stream, for one variant."""
 
-    def flat(word, align: int):
-        return make_fake_compact_tensor(word, (cute.sym_int64(),), assumed_align=align)
-
     return (
-        flat(Uint32 if dtype == "float32" else Uint16, 16),
-        flat(Float32, 4),
-        flat(Uint8, 16),
-        flat(Uint8, 16),
-        flat(Uint8, 16),
-        flat(Uint8, 16),
+        memory.fake(Uint32 if dtype == "float32" else Uint16, 16),
+        memory.fake(Float32, 4),
+        memory.fake(Uint8, 16),
+        memory.fake(Uint8, 16),
+        memory.fake(Uint8, 16),
+        memory.fake(Uint8, 16),
         Int64(1),
         Int64(16),
         Int64(16),

@@ -9,7 +9,6 @@ import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int64, Uint8, Uint32, const_expr
-from cutlass.cute.runtime import make_fake_compact_tensor
 
 from jax_nvfp4.formats import BLOCK
 from jax_nvfp4.kernels.primitives import e2m1, e4m3, memory, philox, ptx, scales
@@ -82,7 +81,4 @@ def arguments(*, dtype: str, hopper: bool, e2m1_codes: bool, e4m3_bytes: bool) -
     """Fake arguments of `launch`, after the stream, for one variant."""
     del dtype  # float32, or words
 
-    def flat(word):
-        return make_fake_compact_tensor(word, (cute.sym_int64(),), assumed_align=16)
-
-    return flat(Uint32), flat(Uint8), Int64(1), e2m1_codes, e4m3_bytes, hopper
+    return memory.fake(Uint32, 16), memory.fake(Uint8, 16), Int64(1), e2m1_codes, e4m3_bytes, hopper

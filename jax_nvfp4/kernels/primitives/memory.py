@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import cutlass.cute as cute
 from cutlass import Int32, Int64, Uint32
+from cutlass.cute.runtime import make_fake_compact_tensor
+
+
+def fake(word, align: int):
+    """What a kernel is compiled with in place of a flat buffer of `word`, aligned to `align` bytes, of any length."""
+    return make_fake_compact_tensor(word, (cute.sym_int64(),), assumed_align=align)
 
 
 def groups(buffer, dtype, size: int):
