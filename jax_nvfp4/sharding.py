@@ -69,6 +69,16 @@ def shard_start(axes: Axes, name: str, local_size: int) -> jax.Array:
     return jnp.asarray(index, jnp.uint32) * jnp.uint32(local_size)
 
 
+def same_varying(*arrays: jax.Array) -> list[jax.Array]:
+    """`arrays` typed as varying over the same manual mesh axes: those over which any of them varies.
+
+    Inside `shard_map` the operands of one call must agree in this. The transpose is a sum over the added axes.
+    """
+    varying = [jax.typeof(a).manual_axis_type.varying for a in arrays]
+    added = [tuple(frozenset().union(*varying) - own) for own in varying]
+    return [jax.lax.pcast(a, axes, to="varying") if axes else a for a, axes in zip(arrays, added, strict=True)]
+
+
 def partitioned(bind: Callable, local: Local, dims: Dims, operands: Sequence, results: Sequence) -> Callable:
     """`bind` with a sharding rule: a function of the operands that splits over the mesh.
 

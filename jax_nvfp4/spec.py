@@ -7,9 +7,13 @@ JAX: the oracle takes the same objects.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import get_args
+from typing import Literal, get_args
 
-from jax_nvfp4.formats import BLOCK, Block, ScaleLayout, Scope
+from jax_nvfp4 import mode
+from jax_nvfp4.formats import FORMATS, NVFP4_FORMAT, Block, Format, ScaleLayout
+
+ScopeName = Literal["tensor", "row"]
+"""What one amax covers: a whole (M, K) matrix, or each of its rows. Leading axes are always batch."""
 
 
 @dataclass(frozen=True)
@@ -31,31 +35,48 @@ class QuantSpec:
     """
 
     format: str = "nvfp4"
-    block: Block = (1, BLOCK)
-    scope: Scope = "tensor"
+    block: Block = NVFP4_FORMAT.blocks[0]
+    scope: ScopeName = "tensor"
     scale_layout: ScaleLayout = "linear"
 
     def __post_init__(self):
-        object.__setattr__(self, "block", tuple(self.block))
-        if self.format != "nvfp4":
-            raise ValueError(f"format must be 'nvfp4', got {self.format!r}")
-        if self.block not in ((1, BLOCK), (BLOCK, BLOCK)):
-            raise ValueError(f"block must be (1, 16) or (16, 16), got {self.block}")
-        if self.scope not in get_args(Scope):
-            raise ValueError(f"scope must be one of {get_args(Scope)}, got {self.scope!r}")
+        if self.format not in FORMATS:
+            raise ValueError(f"format must be one of {', '.join(map(repr, FORMATS))}, got {self.format!r}")
+        block = tuple(self.block) if isinstance(self.block, tuple | list) else self.block
+        object.__setattr__(self, "block", block)
+        if block not in self.facts.blocks:
+            allowed = " or ".join(map(str, self.facts.blocks))
+            raise ValueError(f"block of format {self.format!r} must be {allowed}, got {self.block!r}")
+        if self.scope not in get_args(ScopeName):
+            raise ValueError(f"scope must be one of {get_args(ScopeName)}, got {self.scope!r}")
         if self.scale_layout not in get_args(ScaleLayout):
             raise ValueError(f"scale_layout must be one of {get_args(ScaleLayout)}, got {self.scale_layout!r}")
         if self.is_tile and self.scope == "row":
-            raise ValueError("16x16 blocks span 16 rows, so their amax cannot be per row: use scope='tensor'")
+            raise ValueError(f"a {block} block spans {block[0]} rows, so its amax cannot be per row: use scope='tensor'")
+
+    @property
+    def facts(self) -> Format:
+        """The facts about its format."""
+        return FORMATS[self.format]
 
     @property
     def is_tile(self) -> bool:
-        """Whether one block scale covers a 16x16 tile."""
-        return self.block == (BLOCK, BLOCK)
+        """Whether one block scale covers a square tile."""
+        return self.block[0] > 1
+
+    def mode(self, axis: int = -1, *, stochastic: bool = False) -> mode.Mode:
+        """What a call is told that has one output, or one quantized operand, with blocks along `axis`."""
+        direction = self.direction(stochastic)
+        directions = {"row": direction} if axis == -1 else {"col": direction}
+        return mode.Mode(self.facts, mode.Scope[self.scope.upper()], **directions)
+
+    def direction(self, stochastic: bool = False) -> mode.Direction:
+        """What a call is told about one of its outputs."""
+        return mode.Direction(self.is_tile, stochastic, self.scale_layout == "swizzled")
 
 
 NVFP4 = QuantSpec()
-NVFP4_2D = QuantSpec(block=(BLOCK, BLOCK))
+NVFP4_2D = QuantSpec(block=NVFP4_FORMAT.blocks[1])
 
 
 @dataclass(frozen=True)
