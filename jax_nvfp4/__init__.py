@@ -1,7 +1,6 @@
 """NVFP4 training for JAX: quantization as XLA custom calls, the same bits on CPU and GPU."""
 
 from jax_nvfp4 import oracle
-from jax_nvfp4.dot import block_scaled_matmul, dot
 from jax_nvfp4.export import export_checks
 from jax_nvfp4.ops.amax import amax
 from jax_nvfp4.ops.dequantize import decode, dequantize
@@ -9,6 +8,8 @@ from jax_nvfp4.ops.padding import pad_to_blocks
 from jax_nvfp4.ops.qdq import qdq
 from jax_nvfp4.ops.quantize import quantize, quantize_dual
 from jax_nvfp4.ops.swizzle import swizzle_scales, unswizzle_scales
+from jax_nvfp4.products.dot import dot
+from jax_nvfp4.products.matmul import block_scaled_matmul
 from jax_nvfp4.sharding import max_over
 from jax_nvfp4.spec import NVFP4, NVFP4_2D, NVFP4_QAT, NVFP4_TRAINING, QuantSpec, Recipe
 from jax_nvfp4.tensor import BlockScaled, load, save

@@ -89,7 +89,7 @@ def _versions(report: Report) -> None:
 
 def _libraries(report: Report) -> None:
     report.section("Native libraries: the compiled code, in the folder")
-    report.line(str(ffi._DIRECTORY))
+    report.line(str(ffi.directory()))
     for name, file in ffi.LIBRARIES.items():
         if ffi.library(name) is None:
             report.line(f"{name:<5} {file:<24} missing{' (needed on NVIDIA GPUs only)' * (name == 'cuda')}")

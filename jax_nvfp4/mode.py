@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from jax_nvfp4.formats import FORMATS, NVFP4_FORMAT, SWIZZLE_ROWS, Format
+from jax_nvfp4.formats import FORMATS, NVFP4_FORMAT, SWIZZLE_ROWS, Format, ScaleLayout
 
 
 class Scope(enum.IntEnum):
@@ -36,6 +36,11 @@ class Direction:
     tile: bool = False
     stochastic: bool = False
     swizzled: bool = False
+
+    @property
+    def layout(self) -> ScaleLayout:
+        """The layout of its scales."""
+        return "swizzled" if self.swizzled else "linear"
 
 
 @dataclass(frozen=True)
@@ -66,7 +71,10 @@ class Mode:
 
     def attribute(self) -> dict[str, np.generic]:
         """The attribute of the custom call: the members of `Mode` in `ffi/include/mode.h`, in its types."""
-        members = {"format": np.int32(list(FORMATS).index(self.format.name)), "scope": np.int32(self.scope)}
+        members: dict[str, np.generic] = {
+            "format": np.int32(list(FORMATS).index(self.format.name)),
+            "scope": np.int32(self.scope),
+        }
         for name in ("row", "col"):
             direction = getattr(self, name)
             members[name] = np.bool_(direction is not None)
@@ -139,12 +147,12 @@ def result(role: str, mode: Mode, batch: tuple, rows, columns, dtype: str) -> tu
         return (*batch, rows) if mode.scope == Scope.ROW else batch, "float32"
     if role == "y":
         return (*batch, rows, columns), dtype
-    direction = getattr(mode, role[:3])
-    shape = (rows, columns) if direction is mode.row and role.startswith("row") else (columns, rows)
-    if role.endswith("codes"):
+    side, what = role.split("_")
+    direction = getattr(mode, side)
+    shape = (rows, columns) if side == "row" else (columns, rows)
+    if what == "codes":
         return (*batch, *mode.format.codes_shape(*shape)), mode.format.code_dtype
-    layout = "swizzled" if direction.swizzled else "linear"
-    return (*batch, *mode.format.scale_shape(*shape, layout)), mode.format.scale_dtype
+    return (*batch, *mode.format.scale_shape(*shape, direction.layout)), mode.format.scale_dtype
 
 
 def blocks(mode: Mode) -> dict[str, int]:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from jax_nvfp4 import mode
 from jax_nvfp4.formats import FORMATS, NVFP4_FORMAT, Block, Format, ScaleLayout
+from jax_nvfp4.mode import Direction, Mode, Scope
 
 ScopeName = Literal["tensor", "row"]
 """What one amax covers: a whole (M, K) matrix, or each of its rows. Leading axes are always batch."""
@@ -52,7 +52,9 @@ class QuantSpec:
         if self.scale_layout not in get_args(ScaleLayout):
             raise ValueError(f"scale_layout must be one of {get_args(ScaleLayout)}, got {self.scale_layout!r}")
         if self.is_tile and self.scope == "row":
-            raise ValueError(f"a {block} block spans {block[0]} rows, so its amax cannot be per row: use scope='tensor'")
+            raise ValueError(
+                f"a {block} block spans {block[0]} rows, so its amax cannot be per row: use scope='tensor'"
+            )
 
     @property
     def facts(self) -> Format:
@@ -64,15 +66,15 @@ class QuantSpec:
         """Whether one block scale covers a square tile."""
         return self.block[0] > 1
 
-    def mode(self, axis: int = -1, *, stochastic: bool = False) -> mode.Mode:
+    def mode(self, axis: int = -1, *, stochastic: bool = False) -> Mode:
         """What a call is told that has one output, or one quantized operand, with blocks along `axis`."""
         direction = self.direction(stochastic)
         directions = {"row": direction} if axis == -1 else {"col": direction}
-        return mode.Mode(self.facts, mode.Scope[self.scope.upper()], **directions)
+        return Mode(self.facts, Scope[self.scope.upper()], **directions)
 
-    def direction(self, stochastic: bool = False) -> mode.Direction:
+    def direction(self, stochastic: bool = False) -> Direction:
         """What a call is told about one of its outputs."""
-        return mode.Direction(self.is_tile, stochastic, self.scale_layout == "swizzled")
+        return Direction(self.is_tile, stochastic, self.scale_layout == "swizzled")
 
 
 NVFP4 = QuantSpec()

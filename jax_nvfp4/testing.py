@@ -13,9 +13,10 @@ from numpy.typing import ArrayLike, DTypeLike
 
 import jax_nvfp4
 from jax_nvfp4 import oracle
-from jax_nvfp4.formats import BLOCK, E2M1_MAX, E4M3_MAX, FLOAT_DTYPES
+from jax_nvfp4.formats import E2M1_MAX, E4M3_MAX, FLOAT_DTYPES, NVFP4_FORMAT
 from jax_nvfp4.spec import NVFP4, NVFP4_2D, QuantSpec
 
+BLOCK = NVFP4_FORMAT.block
 Family = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
 
 E2M1_MIDPOINTS = np.array([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5], np.float32)

@@ -4,9 +4,8 @@
 #include <vector>
 
 #include "floats.h"
-#include "operands.h"
+#include "handler.h"
 #include "parallel.h"
-#include "signatures.h"
 
 namespace jax_nvfp4 {
 namespace {
@@ -33,19 +32,16 @@ void ReduceScopes(ffi::ThreadPool& pool, const typename Float::Word* x, int64_t 
   }
 }
 
-ffi::Error AmaxHandler(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::Result<ffi::AnyBuffer> amax, bool row_scope) {
-  ffi::ErrorOr<Operand> operand = ParseAmax(x, row_scope, *amax);
-  if (!operand) return operand.error();
-  float* out = static_cast<float*>(amax->untyped_data());
-  if (operand->size() == 0) {
-    std::fill_n(out, amax->element_count(), 0.0f);
+ffi::Error RunAmax(ffi::ThreadPool& pool, const Call& call) {
+  float* amax = call.data<float>(Role::kAmax);
+  if (call.size() == 0) {
+    std::fill_n(amax, call.scopes(), 0.0f);
     return ffi::Error::Success();
   }
-  const int64_t scopes = row_scope ? operand->batch * operand->rows : operand->batch;
-  DispatchFloat(operand->dtype, [&](auto type) {
+  DispatchFloat(call.dtype, [&](auto type) {
     using Float = decltype(type);
-    auto* words = static_cast<const typename Float::Word*>(x.untyped_data());
-    ReduceScopes<Float>(pool, words, scopes, operand->size() / scopes, out);
+    ReduceScopes<Float>(pool, call.data<const typename Float::Word>(Role::kX), call.scopes(),
+                        call.size() / call.scopes(), amax);
   });
   return ffi::Error::Success();
 }
@@ -53,4 +49,4 @@ ffi::Error AmaxHandler(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::Result<ffi::
 }  // namespace
 }  // namespace jax_nvfp4
 
-NVFP4_DEFINE_HANDLER(nvfp4_amax, jax_nvfp4::AmaxHandler, jax_nvfp4::AmaxSignature<xla::ffi::ThreadPool>());
+NVFP4_DEFINE_CPU_HANDLER(nvfp4_amax, kAmax, RunAmax);

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "call.h"
 #include "e2m1.h"
 #include "floats.h"
-#include "operands.h"
 #include "parallel.h"
 #include "scales.h"
 
@@ -16,13 +16,13 @@ namespace jax_nvfp4 {
 constexpr int64_t kRun = 1024;       // elements of one row handled at a time
 constexpr int64_t kStripCols = 256;  // columns of a strip of 16 rows
 
-// Calls body(index, start, count) for runs that cover an operand: `count` elements from `start` on, which share the
+// Calls body(index, start, count) for runs that cover x or y: `count` elements from `start` on, which share the
 // amax `index`. Blocks along rows are contiguous in memory, so all that shares an amax is one long row.
 template <typename Body>
-void ForEachRun(ffi::ThreadPool& pool, const Operand& operand, const Body& body) {
-  const int64_t scope = operand.row_scope ? operand.cols : operand.rows * operand.cols;
+void ForEachRun(ffi::ThreadPool& pool, const Call& call, const Body& body) {
+  const int64_t scope = call.size() / call.scopes();
   const int64_t runs = (scope + kRun - 1) / kRun;
-  ParallelFor(pool, operand.size() / scope * runs, std::min(scope, kRun), [&](int64_t run) {
+  ParallelFor(pool, call.scopes() * runs, std::min(scope, kRun), [&](int64_t run) {
     const int64_t index = run / runs, offset = run % runs * kRun;
     body(index, index * scope + offset, std::min(kRun, scope - offset));
   });

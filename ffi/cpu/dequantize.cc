@@ -3,9 +3,8 @@
 #include <cstdint>
 
 #include "blocks.h"
-#include "operands.h"
+#include "handler.h"
 #include "pages.h"
-#include "signatures.h"
 
 namespace jax_nvfp4 {
 namespace {
@@ -32,38 +31,28 @@ NVFP4_KERNEL void DequantizeRun(Packed in, const float* amax, int64_t start, int
 }
 
 // `amax` is null for the values without their tensor scale.
-void Run(ffi::ThreadPool& pool, const Operand& y, const ffi::AnyBuffer& codes, const ffi::AnyBuffer& scales,
-         const float* amax, void* out) {
-  if (y.size() == 0) return;
-  const Packed in{static_cast<const uint8_t*>(codes.untyped_data()),
-                  static_cast<const uint8_t*>(scales.untyped_data())};
-  DispatchFloat(y.dtype, [&](auto type) {
+ffi::Error Run(ffi::ThreadPool& pool, const Call& call, const float* amax) {
+  if (call.size() == 0) return ffi::Error::Success();
+  const Packed in{call.data<const uint8_t>(Role::kRowCodes), call.data<const uint8_t>(Role::kRowScales)};
+  void* out = ResultData(call.buffer(Role::kY));
+  DispatchFloat(call.dtype, [&](auto type) {
     using Float = decltype(type);
     auto* words = static_cast<typename Float::Word*>(out);
-    ForEachRun(pool, y, [&](int64_t index, int64_t start, int64_t count) {
+    ForEachRun(pool, call, [&](int64_t index, int64_t start, int64_t count) {
       DequantizeRun<Float>(in, amax ? amax + index : nullptr, start, count, words);
     });
   });
-}
-
-ffi::Error Dequantize(ffi::ThreadPool pool, ffi::AnyBuffer codes, ffi::AnyBuffer scales, ffi::AnyBuffer amax,
-                      ffi::Result<ffi::AnyBuffer> y) {
-  ffi::ErrorOr<Operand> operand = ParseDequantize(codes, scales, amax, *y);
-  if (!operand) return operand.error();
-  Run(pool, *operand, codes, scales, static_cast<const float*>(amax.untyped_data()), ResultData(*y));
   return ffi::Error::Success();
 }
 
-ffi::Error Decode(ffi::ThreadPool pool, ffi::AnyBuffer codes, ffi::AnyBuffer scales, ffi::Result<ffi::AnyBuffer> y) {
-  ffi::ErrorOr<Operand> operand = ParseDecode(codes, scales, *y);
-  if (!operand) return operand.error();
-  Run(pool, *operand, codes, scales, nullptr, ResultData(*y));
-  return ffi::Error::Success();
+ffi::Error RunDequantize(ffi::ThreadPool& pool, const Call& call) {
+  return Run(pool, call, call.data<const float>(Role::kAmax));
 }
+
+ffi::Error RunDecode(ffi::ThreadPool& pool, const Call& call) { return Run(pool, call, nullptr); }
 
 }  // namespace
 }  // namespace jax_nvfp4
 
-NVFP4_DEFINE_HANDLER(nvfp4_dequantize, jax_nvfp4::Dequantize,
-                     jax_nvfp4::DequantizeSignature<xla::ffi::ThreadPool>());
-NVFP4_DEFINE_HANDLER(nvfp4_decode, jax_nvfp4::Decode, jax_nvfp4::DecodeSignature<xla::ffi::ThreadPool>());
+NVFP4_DEFINE_CPU_HANDLER(nvfp4_dequantize, kDequantize, RunDequantize);
+NVFP4_DEFINE_CPU_HANDLER(nvfp4_decode, kDecode, RunDecode);

@@ -3,10 +3,9 @@
 #include <cstdint>
 
 #include "blocks.h"
-#include "operands.h"
+#include "handler.h"
 #include "pages.h"
 #include "parallel.h"
-#include "signatures.h"
 
 namespace jax_nvfp4 {
 namespace {
@@ -52,37 +51,31 @@ NVFP4_KERNEL void QdqStrip(const typename Float::Word* x, float amax, int64_t st
 }
 
 template <typename Float>
-void Qdq(ffi::ThreadPool& pool, const Operand& operand, const void* input, const float* amax, bool tile, void* output) {
-  auto* x = static_cast<const typename Float::Word*>(input);
-  auto* y = static_cast<typename Float::Word*>(output);
-  if (!tile) {
-    ForEachRun(pool, operand, [&](int64_t index, int64_t start, int64_t count) {
+void Qdq(ffi::ThreadPool& pool, const Call& call) {
+  auto* x = call.data<const typename Float::Word>(Role::kX);
+  auto* y = static_cast<typename Float::Word*>(ResultData(call.buffer(Role::kY)));
+  auto* amax = call.data<const float>(Role::kAmax);
+  if (!call.mode.tile()) {
+    ForEachRun(pool, call, [&](int64_t index, int64_t start, int64_t count) {
       QdqRun<Float>(x + start, amax[index], count, y + start);
     });
     return;
   }
-  const int64_t strips = operand.rows / kBlock, across = (operand.cols + kStripCols - 1) / kStripCols;
-  const int64_t unit_elements = kBlock * std::min(operand.cols, kStripCols);
-  ParallelFor(pool, operand.batch * strips * across, unit_elements, [&](int64_t unit) {
+  const int64_t strips = call.rows / kBlock, across = (call.cols + kStripCols - 1) / kStripCols;
+  const int64_t unit_elements = kBlock * std::min(call.cols, kStripCols);
+  ParallelFor(pool, call.batch * strips * across, unit_elements, [&](int64_t unit) {
     const int64_t strip = unit / across, col = unit % across * kStripCols;
-    const int64_t start = strip * kBlock * operand.cols + col;
-    QdqStrip<Float>(x + start, amax[strip / strips], operand.cols, std::min(kStripCols, operand.cols - col), y + start);
+    const int64_t start = strip * kBlock * call.cols + col;
+    QdqStrip<Float>(x + start, amax[strip / strips], call.cols, std::min(kStripCols, call.cols - col), y + start);
   });
 }
 
-ffi::Error QdqHandler(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer amax, ffi::Result<ffi::AnyBuffer> y,
-                      bool tile) {
-  ffi::ErrorOr<Operand> operand = ParseQdq(x, amax, tile, *y);
-  if (!operand) return operand.error();
-  if (operand->size() == 0) return ffi::Error::Success();
-  DispatchFloat(operand->dtype, [&](auto type) {
-    Qdq<decltype(type)>(pool, *operand, x.untyped_data(), static_cast<const float*>(amax.untyped_data()), tile,
-                        ResultData(*y));
-  });
+ffi::Error RunQdq(ffi::ThreadPool& pool, const Call& call) {
+  if (call.size() > 0) DispatchFloat(call.dtype, [&](auto type) { Qdq<decltype(type)>(pool, call); });
   return ffi::Error::Success();
 }
 
 }  // namespace
 }  // namespace jax_nvfp4
 
-NVFP4_DEFINE_HANDLER(nvfp4_qdq, jax_nvfp4::QdqHandler, jax_nvfp4::QdqSignature<xla::ffi::ThreadPool>());
+NVFP4_DEFINE_CPU_HANDLER(nvfp4_qdq, kQdq, RunQdq);

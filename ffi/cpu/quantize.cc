@@ -1,4 +1,4 @@
-// nvfp4_quantize, nvfp4_quantize_stochastic and nvfp4_quantize_dual: floats to codes and block scales, along
+// nvfp4_quantize: floats to codes and block scales, along
 // rows, along columns, or both from one read (docs/numerics.md sections 2, 4 and 6).
 #include <algorithm>
 #include <cstdint>
@@ -6,11 +6,11 @@
 #include <optional>
 
 #include "blocks.h"
-#include "operands.h"
+#include "handler.h"
 #include "pages.h"
 #include "parallel.h"
 #include "philox.h"
-#include "signatures.h"
+#include "scale_writer.h"
 
 namespace jax_nvfp4 {
 namespace {
@@ -22,11 +22,11 @@ struct Output {
   int64_t cols;
   ScaleWriter scales;
 
-  Output(const ffi::AnyBuffer& codes, const ffi::AnyBuffer& scales, const Operand& x, bool columnwise, bool swizzled)
-      : codes(static_cast<uint8_t*>(ResultData(codes))),
-        rows(columnwise ? x.cols : x.rows),
-        cols(columnwise ? x.rows : x.cols),
-        scales(scales.untyped_data(), x.batch, rows, cols / kBlock, swizzled) {}
+  Output(const Call& call, Role codes, Role scales, int64_t rows, int64_t cols, bool swizzled)
+      : codes(static_cast<uint8_t*>(ResultData(call.buffer(codes)))),
+        rows(rows),
+        cols(cols),
+        scales(call.data(scales), call.batch, rows, cols / kBlock, swizzled) {}
 
   NVFP4_INLINE uint8_t* CodesAt(int64_t batch, int64_t row, int64_t col) const {
     return codes + ((batch * rows + row) * cols + col) / 2;
@@ -53,45 +53,58 @@ struct RandomStream {
   static NVFP4_INLINE uint32_t Line(uint32_t origin, int64_t local) { return origin + static_cast<uint32_t>(local); }
 };
 
-struct Call {
-  Operand x;
-  const void* data;
+// A call, and where its outputs go.
+struct Job {
+  const Call& call;
+  bool tile;
+  const void* x;
   const float* amax;
-  bool tile = false;
-  const uint32_t* seed = nullptr;  // null: round to nearest
-  const uint32_t* origin = nullptr;
+  const uint32_t* seed;  // null unless a direction is stochastic
+  const uint32_t* origin;
   std::optional<Output> row;
   std::optional<Output> col;
 
+  explicit Job(const Call& call)
+      : call(call),
+        tile(call.mode.tile()),
+        x(call.data(Role::kX)),
+        amax(call.data<const float>(Role::kAmax)),
+        seed(call.data<const uint32_t>(Role::kSeed)),
+        origin(call.data<const uint32_t>(Role::kOrigin)) {
+    const Mode& mode = call.mode;
+    if (mode.row.present) row.emplace(call, Role::kRowCodes, Role::kRowScales, call.rows, call.cols, mode.row.swizzled);
+    if (mode.col.present) col.emplace(call, Role::kColCodes, Role::kColScales, call.cols, call.rows, mode.col.swizzled);
+  }
+
   template <typename Float>
   NVFP4_INLINE const typename Float::Word* At(int64_t batch, int64_t r, int64_t c) const {
-    return static_cast<const typename Float::Word*>(data) + (batch * x.rows + r) * x.cols + c;
+    return static_cast<const typename Float::Word*>(x) + (batch * call.rows + r) * call.cols + c;
   }
   NVFP4_INLINE RandomStream Stream(int64_t batch) const { return {seed + 2 * batch, origin + 3 * batch}; }
 };
 
 // A run of one row in 1x16 blocks.
 template <typename Float>
-NVFP4_KERNEL void QuantizeRun(const Call& call, int64_t batch, int64_t row, int64_t col, int64_t count) {
+NVFP4_KERNEL void QuantizeRun(const Job& job, int64_t batch, int64_t row, int64_t col, int64_t count) {
   float amax[kRun / kBlock], multipliers[kRun / kBlock], per_element[kRun];
   uint8_t scales[kRun / kBlock], codes[kRun];
   const int64_t blocks = count / kBlock;
-  const auto* x = call.At<Float>(batch, row, col);
-  const TensorScale tensor(call.amax[call.x.row_scope ? batch * call.x.rows + row : batch]);
+  const auto* x = job.At<Float>(batch, row, col);
+  const TensorScale tensor(job.amax[job.call.mode.row_scope() ? batch * job.call.rows + row : batch]);
 
   RowAmax<Float>(x, blocks, amax);
   BlockScales(amax, blocks, tensor, scales, multipliers);
   Repeat(multipliers, blocks, per_element);
-  if (call.seed == nullptr) {
+  if (!job.call.mode.row.stochastic) {
     NearestCodes<Float>(x, per_element, count, codes);
   } else {
-    const RandomStream stream = call.Stream(batch);
+    const RandomStream stream = job.Stream(batch);
     PhiloxWords random[kRun / kBlock];
     for (int64_t block = 0; block < blocks; ++block) random[block] = stream.Row(row, col + block * kBlock);
     StochasticCodes<Float>(x, per_element, reinterpret_cast<const uint8_t*>(random), count, codes);
   }
-  Pack(codes, count, call.row->CodesAt(batch, row, col));
-  call.row->scales.Store(batch, row, col / kBlock, scales, blocks);
+  Pack(codes, count, job.row->CodesAt(batch, row, col));
+  job.row->scales.Store(batch, row, col / kBlock, scales, blocks);
 }
 
 constexpr int64_t kUnitStrips = 8;  // the codes of a column of 8 strips fill one cache line
@@ -108,19 +121,19 @@ NVFP4_INLINE void PackColumns(const uint8_t (*__restrict codes)[kStripCols], int
 
 // At most kUnitStrips strips of 16 rows, in columnwise 1x16 blocks, or in 16x16 tiles for either output or both.
 template <typename Float>
-NVFP4_KERNEL void QuantizeStrips(const Call& call, int64_t batch, int64_t first_row, int64_t rows, int64_t col,
+NVFP4_KERNEL void QuantizeStrips(const Job& job, int64_t batch, int64_t first_row, int64_t rows, int64_t col,
                                  int64_t cols) {
   uint64_t words[kStripCols * kUnitStrips];
   uint8_t column_scales[kStripCols][kUnitStrips];
   uint8_t codes[kBlock][kStripCols], scales[kStripCols];
   float amax[kStripCols], multipliers[kStripCols], per_element[kStripCols];
-  const int64_t stride = call.x.cols, strips = rows / kBlock, tiles = cols / kBlock;
-  const TensorScale tensor(call.amax[batch]);
+  const int64_t stride = job.call.cols, strips = rows / kBlock, tiles = cols / kBlock;
+  const TensorScale tensor(job.amax[batch]);
 
   for (int64_t strip = 0; strip < strips; ++strip) {
     const int64_t row = first_row + strip * kBlock;
-    const auto* x = call.At<Float>(batch, row, col);
-    if (call.tile) {
+    const auto* x = job.At<Float>(batch, row, col);
+    if (job.tile) {
       TileAmax<Float>(x, stride, cols, amax);
       BlockScales(amax, tiles, tensor, scales, multipliers);
       Repeat(multipliers, tiles, per_element);
@@ -128,10 +141,10 @@ NVFP4_KERNEL void QuantizeStrips(const Call& call, int64_t batch, int64_t first_
       ColumnAmax<Float>(x, stride, cols, amax);
       BlockScales(amax, cols, tensor, scales, per_element);
     }
-    if (call.seed == nullptr) {
+    if (!job.call.mode.col.stochastic) {
       for (int64_t r = 0; r < kBlock; ++r) NearestCodes<Float>(x + r * stride, per_element, cols, codes[r]);
     } else {
-      const RandomStream stream = call.Stream(batch);
+      const RandomStream stream = job.Stream(batch);
       uint8_t random[kBlock][kStripCols];
       for (int64_t c = 0; c < cols; ++c) {
         PhiloxWords block = stream.Column(row, col + c);
@@ -141,98 +154,56 @@ NVFP4_KERNEL void QuantizeStrips(const Call& call, int64_t batch, int64_t first_
         StochasticCodes<Float>(x + r * stride, per_element, random[r], cols, codes[r]);
       }
     }
-    if (call.row) {
+    if (job.row && job.tile) {
       for (int64_t r = 0; r < kBlock; ++r) {
-        Pack(codes[r], cols, call.row->CodesAt(batch, row + r, col));
-        call.row->scales.Store(batch, row + r, col / kBlock, scales, tiles);
+        Pack(codes[r], cols, job.row->CodesAt(batch, row + r, col));
+        job.row->scales.Store(batch, row + r, col / kBlock, scales, tiles);
       }
     }
-    if (call.col) {
+    if (job.col) {
       PackColumns(codes, cols, words + strip);
-      for (int64_t c = 0; c < cols; ++c) column_scales[c][strip] = scales[call.tile ? c / kBlock : c];
+      for (int64_t c = 0; c < cols; ++c) column_scales[c][strip] = scales[job.tile ? c / kBlock : c];
     }
   }
-  if (!call.col) return;
+  if (!job.col) return;
   for (int64_t c = 0; c < cols; ++c) {
-    std::memcpy(call.col->CodesAt(batch, col + c, first_row), words + c * kUnitStrips, strips * sizeof(uint64_t));
-    call.col->scales.Store(batch, col + c, first_row / kBlock, column_scales[c], strips);
+    std::memcpy(job.col->CodesAt(batch, col + c, first_row), words + c * kUnitStrips, strips * sizeof(uint64_t));
+    job.col->scales.Store(batch, col + c, first_row / kBlock, column_scales[c], strips);
   }
 }
 
 template <typename Float>
-void Quantize(ffi::ThreadPool& pool, const Call& call) {
-  const bool strips = call.tile || call.col;
+void Quantize(ffi::ThreadPool& pool, const Job& job) {
+  const Call& call = job.call;
+  const bool strips = job.tile || job.col;
   const int64_t unit_rows = strips ? kBlock * kUnitStrips : 1;
   const int64_t unit_cols = strips ? kStripCols : kRun;
-  const int64_t down = (call.x.rows + unit_rows - 1) / unit_rows, across = (call.x.cols + unit_cols - 1) / unit_cols;
-  const int64_t unit_elements = std::min(unit_rows, call.x.rows) * std::min(unit_cols, call.x.cols);
-  ParallelFor(pool, call.x.batch * down * across, unit_elements, [&](int64_t unit) {
+  const int64_t down = (call.rows + unit_rows - 1) / unit_rows, across = (call.cols + unit_cols - 1) / unit_cols;
+  const int64_t unit_elements = std::min(unit_rows, call.rows) * std::min(unit_cols, call.cols);
+  ParallelFor(pool, call.batch * down * across, unit_elements, [&](int64_t unit) {
     const int64_t batch = unit / across / down;
     const int64_t row = unit / across % down * unit_rows, col = unit % across * unit_cols;
-    const int64_t rows = std::min(unit_rows, call.x.rows - row), cols = std::min(unit_cols, call.x.cols - col);
-    if (strips) {
-      QuantizeStrips<Float>(call, batch, row, rows, col, cols);
-    } else {
-      QuantizeRun<Float>(call, batch, row, col, cols);
+    const int64_t rows = std::min(unit_rows, call.rows - row), cols = std::min(unit_cols, call.cols - col);
+    if (!strips) {
+      QuantizeRun<Float>(job, batch, row, col, cols);
+      return;
     }
+    // The rowwise blocks of 1x16 share the read: the strip is in the cache.
+    if (job.row && !job.tile) {
+      for (int64_t r = row; r < row + rows; ++r) QuantizeRun<Float>(job, batch, r, col, cols);
+    }
+    QuantizeStrips<Float>(job, batch, row, rows, col, cols);
   });
 }
 
-ffi::Error Run(ffi::ThreadPool& pool, const Call& call) {
-  if (call.x.size() > 0) DispatchFloat(call.x.dtype, [&](auto type) { Quantize<decltype(type)>(pool, call); });
+ffi::Error RunQuantize(ffi::ThreadPool& pool, const Call& call) {
+  if (call.size() == 0) return ffi::Error::Success();
+  const Job job(call);
+  DispatchFloat(call.dtype, [&](auto type) { Quantize<decltype(type)>(pool, job); });
   return ffi::Error::Success();
-}
-
-Call MakeCall(const Operand& operand, const ffi::AnyBuffer& x, const ffi::AnyBuffer& amax) {
-  Call call;
-  call.x = operand;
-  call.data = x.untyped_data();
-  call.amax = static_cast<const float*>(amax.untyped_data());
-  return call;
-}
-
-ffi::Error QuantizeNearest(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer amax,
-                           ffi::Result<ffi::AnyBuffer> codes, ffi::Result<ffi::AnyBuffer> scales, int32_t axis,
-                           bool tile, bool swizzled) {
-  ffi::ErrorOr<Operand> operand = ParseQuantize(x, amax, axis, tile, swizzled, *codes, *scales);
-  if (!operand) return operand.error();
-  Call call = MakeCall(*operand, x, amax);
-  call.tile = tile;
-  (axis == -1 ? call.row : call.col).emplace(*codes, *scales, *operand, axis == -2, swizzled);
-  return Run(pool, call);
-}
-
-ffi::Error QuantizeStochastic(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer amax, ffi::AnyBuffer seed,
-                              ffi::AnyBuffer origin, ffi::Result<ffi::AnyBuffer> codes,
-                              ffi::Result<ffi::AnyBuffer> scales, int32_t axis, bool swizzled) {
-  ffi::ErrorOr<Operand> operand = ParseQuantizeStochastic(x, amax, seed, origin, axis, swizzled, *codes, *scales);
-  if (!operand) return operand.error();
-  Call call = MakeCall(*operand, x, amax);
-  call.seed = static_cast<const uint32_t*>(seed.untyped_data());
-  call.origin = static_cast<const uint32_t*>(origin.untyped_data());
-  (axis == -1 ? call.row : call.col).emplace(*codes, *scales, *operand, axis == -2, swizzled);
-  return Run(pool, call);
-}
-
-ffi::Error QuantizeDual(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer amax,
-                        ffi::Result<ffi::AnyBuffer> row_codes, ffi::Result<ffi::AnyBuffer> row_scales,
-                        ffi::Result<ffi::AnyBuffer> col_codes, ffi::Result<ffi::AnyBuffer> col_scales, bool swizzled) {
-  ffi::ErrorOr<Operand> operand =
-      ParseQuantizeDual(x, amax, swizzled, *row_codes, *row_scales, *col_codes, *col_scales);
-  if (!operand) return operand.error();
-  Call call = MakeCall(*operand, x, amax);
-  call.tile = true;
-  call.row.emplace(*row_codes, *row_scales, *operand, /*columnwise=*/false, swizzled);
-  call.col.emplace(*col_codes, *col_scales, *operand, /*columnwise=*/true, swizzled);
-  return Run(pool, call);
 }
 
 }  // namespace
 }  // namespace jax_nvfp4
 
-NVFP4_DEFINE_HANDLER(nvfp4_quantize, jax_nvfp4::QuantizeNearest,
-                     jax_nvfp4::QuantizeSignature<xla::ffi::ThreadPool>());
-NVFP4_DEFINE_HANDLER(nvfp4_quantize_stochastic, jax_nvfp4::QuantizeStochastic,
-                     jax_nvfp4::QuantizeStochasticSignature<xla::ffi::ThreadPool>());
-NVFP4_DEFINE_HANDLER(nvfp4_quantize_dual, jax_nvfp4::QuantizeDual,
-                     jax_nvfp4::QuantizeDualSignature<xla::ffi::ThreadPool>());
+NVFP4_DEFINE_CPU_HANDLER(nvfp4_quantize, kQuantize, RunQuantize);

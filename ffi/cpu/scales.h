@@ -1,16 +1,15 @@
-// The two levels of scaling (docs/numerics.md section 2, steps 1 to 5 and 7) and where block scales are stored
-// (section 9).
+// The two levels of NVFP4 scaling (docs/numerics.md section 2, steps 1 to 5 and 7).
 #pragma once
 
 #include <cstdint>
-#include <cstring>
 #include <limits>
 
 #include "e4m3.h"
-#include "operands.h"
+#include "formats.h"
 
 namespace jax_nvfp4 {
 
+constexpr int64_t kBlock = Facts(Format::kNvfp4).block;
 constexpr float kFloatMax = std::numeric_limits<float>::max();
 constexpr float kScaleRange = 6.0f * 448.0f;
 
@@ -44,35 +43,5 @@ NVFP4_INLINE float Multiplier(uint8_t scale, const TensorScale& tensor) {
 NVFP4_INLINE float DequantFactor(uint8_t scale, float amax) {
   return E4M3Value(scale) * amax * (1.0f / kScaleRange);
 }
-
-// Block scales of a batch of (rows, blocks) operands, linear or swizzled.
-class ScaleWriter {
- public:
-  ScaleWriter(void* bytes, int64_t batch, int64_t rows, int64_t blocks, bool swizzled)
-      : bytes_(static_cast<uint8_t*>(bytes)),
-        swizzled_(swizzled),
-        padded_blocks_(swizzled ? RoundUp(blocks, kSwizzleColumns) : blocks),
-        matrix_((swizzled ? RoundUp(rows, kSwizzleRows) : rows) * padded_blocks_) {
-    if (matrix_ != rows * blocks) std::memset(bytes_, 0, batch * matrix_);
-  }
-
-  // Stores `count` scales of one row from block `block` on, which is a multiple of 4.
-  NVFP4_INLINE void Store(int64_t batch, int64_t row, int64_t block, const uint8_t* scales, int64_t count) const {
-    uint8_t* base = bytes_ + batch * matrix_;
-    if (!swizzled_) {
-      std::memcpy(base + row * padded_blocks_ + block, scales, count);
-      return;
-    }
-    uint8_t* out = base + (row / 128 * (padded_blocks_ / 4) + block / 4) * 512 + row % 32 * 16 + row % 128 / 32 * 4;
-    for (; count >= 4; count -= 4, scales += 4, out += 512) std::memcpy(out, scales, 4);
-    std::memcpy(out, scales, count);
-  }
-
- private:
-  uint8_t* bytes_;
-  bool swizzled_;
-  int64_t padded_blocks_;
-  int64_t matrix_;
-};
 
 }  // namespace jax_nvfp4

@@ -9,7 +9,7 @@ import math
 
 import jax
 
-from jax_nvfp4.dot import dot
+from jax_nvfp4.products.dot import dot
 from jax_nvfp4.spec import NVFP4_TRAINING, Recipe
 
 

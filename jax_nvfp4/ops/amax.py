@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import get_args
 
 import jax
-import jax.numpy as jnp
 
-from jax_nvfp4.ffi import Operation
-from jax_nvfp4.formats import Scope
+from jax_nvfp4.mode import Mode, Scope
+from jax_nvfp4.operation import Operation
 from jax_nvfp4.ops import arguments
-from jax_nvfp4.sharding import Dims, max_over
+from jax_nvfp4.sharding import max_over
+from jax_nvfp4.spec import QuantSpec, ScopeName
 
 
-def amax(x, *, scope: Scope = "tensor") -> jax.Array:
+def amax(x, *, scope: ScopeName = "tensor") -> jax.Array:
     """The largest |x| of each matrix, or of each row (docs/numerics.md section 2, G).
 
     Under a mesh this is the maximum over all shards, so scales do not depend on how `x` is sharded. Inside
@@ -33,26 +32,21 @@ def amax(x, *, scope: Scope = "tensor") -> jax.Array:
         ValueError: rank below 2, or an unknown scope.
     """
     x = arguments.matrix(x)
-    if scope not in get_args(Scope):
-        raise ValueError(f"scope must be one of {get_args(Scope)}, got {scope!r}")
-    return _amax(jax.lax.stop_gradient(x), scope == "row")
-
-
-@partial(jax.jit, static_argnums=1)
-def _amax(x, row_scope: bool):
-    (result,) = _operation(x, row_scope=row_scope)
+    if scope not in get_args(ScopeName):
+        raise ValueError(f"scope must be one of {get_args(ScopeName)}, got {scope!r}")
+    (result,) = _amax(x, mode=Mode(scope=Scope[scope.upper()]))
     return result
 
 
-def _local(bind, operands, axes):
+def amax_of(x, spec: QuantSpec, given=None) -> jax.Array:
+    """`given` as the amax that belongs to `x`, or the amax of `x` where it is None."""
+    return amax(x, scope=spec.scope) if given is None else arguments.given_amax(given, x, spec)
+
+
+def _local(bind, operands, mode, axes):
     (result,) = bind(*operands)
-    reduced = "k" if result.ndim == operands[0].ndim - 1 else "mk"
+    reduced = "k" if mode.scope == Scope.ROW else "mk"
     return [max_over(result, [axis for name in reduced for axis in axes.get(name, ())])]
 
 
-_operation = Operation(
-    "nvfp4_amax",
-    shapes=lambda x, row_scope: [(x.shape[:-1] if row_scope else x.shape[:-2], jnp.float32)],
-    dims=lambda x, row_scope: Dims(("m k",), ("m" if row_scope else "",), {"m": 1, "k": 1}),
-    local=_local,
-)
+_amax = Operation("amax", derivative="constant", local=_local)

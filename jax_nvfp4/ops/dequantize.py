@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 
-from jax_nvfp4.ffi import Operation, not_differentiable
-from jax_nvfp4.formats import BLOCK, FLOAT_DTYPES
+from jax_nvfp4.formats import FLOAT_DTYPES
+from jax_nvfp4.mode import Direction, Mode, Scope
+from jax_nvfp4.operation import Operation
 from jax_nvfp4.ops.swizzle import unswizzle_scales
-from jax_nvfp4.sharding import Dims
 from jax_nvfp4.tensor import BlockScaled
 
 
@@ -30,7 +28,9 @@ def dequantize(t: BlockScaled, dtype=jnp.bfloat16) -> jax.Array:
     name = jnp.dtype(dtype).name
     if name not in FLOAT_DTYPES:
         raise TypeError(f"dtype must be one of {', '.join(FLOAT_DTYPES)}, got {name}")
-    return _restore(*_linear(t), t.axis, name)
+    codes, scales = _linear(t)
+    (y,) = _dequantize(codes, scales, t.amax, mode=_mode(t), dtype=name)
+    return y if t.axis == -1 else jnp.swapaxes(y, -1, -2)
 
 
 def decode(t: BlockScaled) -> jax.Array:
@@ -48,58 +48,25 @@ def decode(t: BlockScaled) -> jax.Array:
     Raises:
         TypeError: `t` is not a BlockScaled, or differentiation.
     """
-    codes, scales, _ = _linear(t)
-    return _decode_values(codes, scales)
+    (y,) = _decode(*_linear(t), mode=_mode(t), dtype="bfloat16")
+    return y
 
 
-def _linear(t: BlockScaled) -> tuple[jax.Array, jax.Array, jax.Array]:
+def _linear(t: BlockScaled) -> tuple[jax.Array, jax.Array]:
+    """Codes and linear scales of `t`, as it is stored."""
     if not isinstance(t, BlockScaled):
         raise TypeError(f"expected a BlockScaled, as quantize returns it, got {type(t).__name__}")
+    if t.spec.scale_layout == "linear":
+        return t.codes, t.scales
     rows, packed = t.codes.shape[-2:]
-    blocks = packed * 2 // BLOCK
-    scales = t.scales if t.spec.scale_layout == "linear" else unswizzle_scales(t.scales, (rows, blocks))
-    expected = (*t.codes.shape[:-1], blocks)
-    if scales.shape != expected:
-        raise ValueError(f"codes of shape {t.codes.shape} have scales of shape {expected}, got {scales.shape}")
-    return t.codes, scales, t.amax
+    facts = t.spec.facts
+    return t.codes, unswizzle_scales(t.scales, facts.scale_shape(rows, packed * facts.codes_per_byte, "linear"))
 
 
-@partial(jax.jit, static_argnums=(3, 4))
-def _restore(codes, scales, amax, axis: int, dtype: str):
-    @not_differentiable("jax_nvfp4.dequantize")
-    def call(codes, scales, amax):
-        (y,) = _dequantize(codes, scales, amax, dtype=dtype)
-        return y if axis == -1 else jnp.swapaxes(y, -1, -2)
-
-    return call(codes, scales, amax)
+def _mode(t: BlockScaled) -> Mode:
+    """What a call is told that reads `t`: as it is stored, blocks run along the last axis, and no scale is special."""
+    return Mode(t.spec.facts, Scope[t.spec.scope.upper()], row=Direction())
 
 
-@jax.jit
-def _decode_values(codes, scales):
-    @not_differentiable("jax_nvfp4.decode")
-    def call(codes, scales):
-        return _decode(codes, scales)[0]
-
-    return call(codes, scales)
-
-
-def _values(codes, dtype):
-    *batch, rows, packed = codes.shape
-    return [((*batch, rows, 2 * packed), dtype)]
-
-
-# Block sizes below are in bytes of codes, the first operand.
-_dequantize = Operation(
-    "nvfp4_dequantize",
-    shapes=lambda codes, scales, amax, dtype: _values(codes, dtype),
-    dims=lambda codes, scales, amax, dtype: Dims(
-        ("m k", "m k", "m" if amax.ndim == codes.ndim - 1 else ""), ("m k",), {"m": 1, "k": BLOCK // 2}
-    ),
-    static=("dtype",),
-)
-
-_decode = Operation(
-    "nvfp4_decode",
-    shapes=lambda codes, scales: _values(codes, jnp.bfloat16),
-    dims=lambda codes, scales: Dims(("m k", "m k"), ("m k",), {"m": 1, "k": BLOCK // 2}),
-)
+_dequantize = Operation("dequantize")
+_decode = Operation("decode")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from jax_nvfp4.formats import BLOCK, round_up
+from jax_nvfp4.formats import NVFP4_FORMAT, round_up
 
 
-def pad_to_blocks(x, *, axis: int = -1, multiple: int = BLOCK) -> jax.Array:
+def pad_to_blocks(x, *, axis: int = -1, multiple: int = NVFP4_FORMAT.block) -> jax.Array:
     """`x` with zeros appended along `axis` up to a multiple of `multiple`.
 
     Zeros change neither an amax nor the scale of the block they join, and add nothing to a product.

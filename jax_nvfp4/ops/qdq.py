@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import jax
 
-from jax_nvfp4.ffi import Operation
-from jax_nvfp4.formats import BLOCK
+from jax_nvfp4.operation import Operation
 from jax_nvfp4.ops import arguments
-from jax_nvfp4.ops.amax import amax as compute_amax
-from jax_nvfp4.sharding import Dims
+from jax_nvfp4.ops.amax import amax_of
 from jax_nvfp4.spec import NVFP4, QuantSpec
 
 
@@ -33,28 +29,8 @@ def qdq(x, spec: QuantSpec = NVFP4, *, amax=None) -> jax.Array:
     """
     x, spec = arguments.matrix(x), arguments.quant_spec(spec)
     arguments.whole_blocks(x, spec, -1)
-    if amax is None:
-        amax = compute_amax(x, scope=spec.scope)
-    return _straight_through(x, arguments.given_amax(amax, x, spec), spec.is_tile)
+    (y,) = _qdq(x, amax_of(x, spec, amax), mode=spec.mode())
+    return y
 
 
-@partial(jax.jit, static_argnums=2)
-def _straight_through(x, amax, tile: bool):
-    @jax.custom_jvp
-    def call(x, amax):
-        return _qdq(x, amax, tile=tile)[0]
-
-    @call.defjvp
-    def _(primals, tangents):
-        return call(*primals), tangents[0]
-
-    return call(x, amax)
-
-
-_qdq = Operation(
-    "nvfp4_qdq",
-    shapes=lambda x, amax, tile: [(x.shape, x.dtype)],
-    dims=lambda x, amax, tile: Dims(
-        ("m k", "m" if amax.ndim == x.ndim - 1 else ""), ("m k",), {"m": BLOCK if tile else 1, "k": BLOCK}
-    ),
-)
+_qdq = Operation("qdq", derivative="straight-through")

@@ -9,9 +9,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from jax_nvfp4.formats import SWIZZLE_COLUMNS, SWIZZLE_ROWS, round_up
-
-_LANES = 32  # rows of a tile that lie 16 bytes apart
+from jax_nvfp4.formats import SWIZZLE_COLUMNS, SWIZZLE_LANES, SWIZZLE_ROWS, swizzled_shape
 
 
 def swizzle_scales(scales) -> jax.Array:
@@ -29,11 +27,11 @@ def swizzle_scales(scales) -> jax.Array:
     """
     scales = _one_byte(scales)
     *batch, rows, columns = scales.shape
-    padded = round_up(rows, SWIZZLE_ROWS), round_up(columns, SWIZZLE_COLUMNS)
+    padded = swizzled_shape((rows, columns))
     data = jax.lax.bitcast_convert_type(scales, jnp.uint8)
     data = jnp.pad(data, [(0, 0)] * len(batch) + [(0, padded[0] - rows), (0, padded[1] - columns)])
     tiles = padded[0] // SWIZZLE_ROWS, padded[1] // SWIZZLE_COLUMNS
-    data = data.reshape(*batch, tiles[0], SWIZZLE_ROWS // _LANES, _LANES, tiles[1], SWIZZLE_COLUMNS)
+    data = data.reshape(*batch, tiles[0], SWIZZLE_ROWS // SWIZZLE_LANES, SWIZZLE_LANES, tiles[1], SWIZZLE_COLUMNS)
     # (row tile, quarter, lane, column tile, column) -> (row tile, column tile, lane, quarter, column)
     data = jnp.moveaxis(data, (-5, -2, -3, -4, -1), (-5, -4, -3, -2, -1))
     return jax.lax.bitcast_convert_type(data.reshape(*batch, *padded), scales.dtype)
@@ -55,12 +53,12 @@ def unswizzle_scales(scales, shape: tuple[int, int]) -> jax.Array:
     """
     scales = _one_byte(scales)
     *batch, rows, columns = scales.shape
-    expected = round_up(shape[0], SWIZZLE_ROWS), round_up(shape[1], SWIZZLE_COLUMNS)
+    expected = swizzled_shape(tuple(shape))
     if (rows, columns) != expected:
         raise ValueError(f"linear scales of shape {tuple(shape)} are {expected} when swizzled, got {(rows, columns)}")
     data = jax.lax.bitcast_convert_type(scales, jnp.uint8)
     tiles = rows // SWIZZLE_ROWS, columns // SWIZZLE_COLUMNS
-    data = data.reshape(*batch, *tiles, _LANES, SWIZZLE_ROWS // _LANES, SWIZZLE_COLUMNS)
+    data = data.reshape(*batch, *tiles, SWIZZLE_LANES, SWIZZLE_ROWS // SWIZZLE_LANES, SWIZZLE_COLUMNS)
     data = jnp.moveaxis(data, (-5, -4, -3, -2, -1), (-5, -2, -3, -4, -1)).reshape(*batch, rows, columns)
     return jax.lax.bitcast_convert_type(data[..., : shape[0], : shape[1]], scales.dtype)
 

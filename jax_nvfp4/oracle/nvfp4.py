@@ -10,11 +10,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
-from jax_nvfp4.formats import BLOCK, E2M1_MAX, E4M3_MAX, FLOAT_DTYPES, ScaleLayout, Scope
+from jax_nvfp4.formats import E2M1_MAX, E4M3_MAX, FLOAT_DTYPES, NVFP4_FORMAT, ScaleLayout
 from jax_nvfp4.oracle import e2m1, e4m3, stochastic
 from jax_nvfp4.oracle.swizzle import swizzle_scales, unswizzle_scales
 from jax_nvfp4.spec import NVFP4, NVFP4_2D, QuantSpec
+from jax_nvfp4.spec import ScopeName as Scope
 
+BLOCK = NVFP4_FORMAT.block
 ONE = np.float32(1)
 FLT_MAX = np.finfo(np.float32).max
 ONE_SIXTH = ONE / np.float32(E2M1_MAX)

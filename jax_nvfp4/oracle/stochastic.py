@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from jax_nvfp4.formats import BLOCK
+from jax_nvfp4.formats import NVFP4_FORMAT
 from jax_nvfp4.oracle import e2m1
 from jax_nvfp4.oracle.philox import philox4x32
 
@@ -50,10 +50,10 @@ def random_bytes(shape: tuple[int, ...], axis: int, key: ArrayLike, origin: Arra
     batch_word, row_origin, column_origin = np.moveaxis(_words(origin, "origin", batch, 3), -1, 0)[..., None, None]
     along, across = (column_origin, row_origin) if axis == -1 else (row_origin, column_origin)
 
-    block = np.arange(columns // BLOCK, dtype=np.uint32)
+    block = np.arange(columns // NVFP4_FORMAT.block, dtype=np.uint32)
     row = np.arange(rows, dtype=np.uint32)[:, None]
     direction = np.uint32(0 if axis == -1 else 1)
-    counter = np.broadcast_arrays(along // np.uint32(BLOCK) + block, across + row, direction, batch_word)
+    counter = np.broadcast_arrays(along // np.uint32(NVFP4_FORMAT.block) + block, across + row, direction, batch_word)
     words = philox4x32(np.stack(counter, -1), key[..., None, None, :])
     return words.astype("<u4").view(np.uint8).reshape(shape)
 

@@ -4,13 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from jax_nvfp4.formats import SWIZZLE_COLUMNS, SWIZZLE_ROWS, round_up
-
-
-def padded_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of swizzled scales, given the shape (..., R, C/16) of linear ones."""
-    *batch, rows, columns = shape
-    return (*batch, round_up(rows, SWIZZLE_ROWS), round_up(columns, SWIZZLE_COLUMNS))
+from jax_nvfp4.formats import swizzled_shape as padded_shape
 
 
 def swizzle_scales(scales: np.ndarray) -> np.ndarray:

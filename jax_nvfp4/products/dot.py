@@ -17,16 +17,14 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from jax_nvfp4.ffi import same_varying
-from jax_nvfp4.formats import BLOCK, E2M1_MAX, E4M3_MAX
 from jax_nvfp4.ops import arguments
 from jax_nvfp4.ops.amax import amax
-from jax_nvfp4.ops.dequantize import decode
 from jax_nvfp4.ops.padding import pad_to_blocks
 from jax_nvfp4.ops.qdq import qdq
 from jax_nvfp4.ops.quantize import quantize, quantize_dual
+from jax_nvfp4.products.matmul import block_scaled_matmul
+from jax_nvfp4.sharding import same_varying
 from jax_nvfp4.spec import NVFP4_TRAINING, Recipe
 from jax_nvfp4.tensor import BlockScaled
 
@@ -62,13 +60,13 @@ def dot(x, w, recipe: Recipe = NVFP4_TRAINING, key=None) -> jax.Array:
     if x.ndim < 1 or w.ndim != 2 or x.shape[-1] != w.shape[-1]:
         raise ValueError(f"expected x of shape (..., K) and w of shape (N, K), got {x.shape} and {w.shape}")
     for axis, name in ((-2, "N"), (-1, "K")) if recipe.is_training else ((-1, "K"),):
-        if w.shape[axis] % BLOCK != 0:
+        if w.shape[axis] % recipe.w.facts.block != 0:
             raise ValueError(
-                f"{name} = {w.shape[axis]} of w {w.shape} is not a multiple of {BLOCK}: pad it, for example with "
-                f"jax_nvfp4.pad_to_blocks(w, axis={axis})" + (" and x likewise" if name == "K" else "")
+                f"{name} = {w.shape[axis]} of w {w.shape} is not a multiple of {recipe.w.facts.block}: pad it, for "
+                f"example with jax_nvfp4.pad_to_blocks(w, axis={axis})" + (" and x likewise" if name == "K" else "")
             )
     if key is not None:
-        arguments.key_words(key)
+        arguments.check_key(key)
     return _dot(x, w, key, recipe)
 
 
@@ -122,46 +120,3 @@ def _both_ways(x, spec, key=None) -> tuple[BlockScaled, BlockScaled]:
     scale = amax(x)
     row = quantize(x, spec, axis=-1, amax=scale, key=key)
     return row, quantize(pad_to_blocks(x, axis=-2), spec, axis=-2, amax=scale, key=key)
-
-
-def block_scaled_matmul(a: BlockScaled, b: BlockScaled, dtype) -> jax.Array:
-    """a bT of two quantized matrices (docs/numerics.md, matrix products).
-
-    Codes times block scales are exact in bfloat16, so the product is a bfloat16 one with float32 accumulation; both
-    tensor scales are applied once, to its result. The order of accumulation is the compiler's: compare by tolerance.
-
-    Args:
-        a: (R, C) with blocks along C and one amax.
-        b: (S, C), likewise.
-        dtype: of the result.
-
-    Returns:
-        (R, S).
-
-    Raises:
-        ValueError: blocks that do not run along the contracted axis.
-    """
-    for name, t in (("a", a), ("b", b)):
-        if t.axis != -1 or t.spec.scope != "tensor":
-            raise ValueError(
-                f"{name} must have its blocks along the contracted last axis and one amax, got axis={t.axis}, "
-                f"scope={t.spec.scope!r}: pass {name}.T, or quantize along the other axis"
-            )
-    left, right = decode(a), decode(b)
-    product = jax.lax.dot_general(
-        left, right, (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32, out_sharding=_rows_of(left, right)
-    )
-    return (product * (tensor_scale(a.amax) * tensor_scale(b.amax))).astype(dtype)
-
-
-def tensor_scale(amax) -> jax.Array:
-    """What decoded values are multiplied by: amax / (6 * 448), as one float32 product (section 2, step 7)."""
-    return amax * jnp.float32(1 / (E2M1_MAX * E4M3_MAX))
-
-
-def _rows_of(a, b) -> NamedSharding | None:
-    """The sharding of a bT under Explicit axes, which a sharded contraction leaves open; None under others."""
-    mesh = jax.typeof(a).sharding.mesh
-    if AxisType.Explicit not in mesh.axis_types:
-        return None
-    return NamedSharding(mesh, PartitionSpec(jax.typeof(a).sharding.spec[0], jax.typeof(b).sharding.spec[0]))

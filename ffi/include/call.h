@@ -1,0 +1,228 @@
+// A call as its handler sees it: the mode, the sizes, and every operand and result by its role. Which roles a verb has
+// in a mode is one table, jax_nvfp4/mode.py in C++; dtypes and shapes are checked against it before anything is
+// computed. Shared by the CPU and the CUDA handlers, so that both accept and reject the same calls.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "formats.h"
+#include "mode.h"
+#include "xla/ffi/api/ffi.h"
+
+namespace jax_nvfp4 {
+
+enum class Verb { kAmax, kQuantize, kQdq, kDequantize, kDecode };
+
+enum class Role { kX, kY, kAmax, kSeed, kOrigin, kRowCodes, kRowScales, kColCodes, kColScales };
+
+using Dims = std::vector<int64_t>;
+
+template <typename... Parts>
+ffi::Error Invalid(const Parts&... parts) {
+  std::ostringstream message;
+  (message << ... << parts);
+  return ffi::Error::InvalidArgument(message.str());
+}
+
+inline std::string Text(const Dims& dims) {
+  std::string text;
+  for (int64_t dim : dims) text += (text.empty() ? "" : ", ") + std::to_string(dim);
+  return "(" + text + ")";
+}
+
+inline Dims DimsOf(const ffi::AnyBuffer& buffer) {
+  return Dims(buffer.dimensions().begin(), buffer.dimensions().end());
+}
+
+inline ffi::Error CheckBuffer(const char* name, const ffi::AnyBuffer& buffer, ffi::DataType dtype, const Dims& dims) {
+  if (buffer.element_type() == dtype && DimsOf(buffer) == dims) return ffi::Error::Success();
+  return Invalid(name, " must be ", dtype, " of shape ", Text(dims), ", got ", buffer.element_type(), " of shape ",
+                 Text(DimsOf(buffer)));
+}
+
+struct Roles {
+  std::vector<Role> operands, results;
+};
+
+inline Roles RolesOf(Verb verb, const Mode& mode) {
+  std::vector<Role> quantized, amax;
+  if (mode.row.present) quantized.insert(quantized.end(), {Role::kRowCodes, Role::kRowScales});
+  if (mode.col.present) quantized.insert(quantized.end(), {Role::kColCodes, Role::kColScales});
+  if (mode.facts().has_amax) amax = {Role::kAmax};
+  auto with = [](std::vector<Role> roles, const std::vector<Role>& more) {
+    roles.insert(roles.end(), more.begin(), more.end());
+    return roles;
+  };
+  switch (verb) {
+    case Verb::kAmax:
+      return {{Role::kX}, amax};
+    case Verb::kQuantize: {
+      std::vector<Role> random;
+      if (mode.stochastic()) random = {Role::kSeed, Role::kOrigin};
+      return {with(with({Role::kX}, amax), random), quantized};
+    }
+    case Verb::kQdq:
+      return {with({Role::kX}, amax), {Role::kY}};
+    case Verb::kDequantize:
+      return {with(quantized, amax), {Role::kY}};
+    case Verb::kDecode:
+      return {quantized, {Role::kY}};
+  }
+  return {};
+}
+
+// One call, checked.
+class Call {
+ public:
+  Mode mode;
+  ffi::DataType dtype;           // of x or y
+  int64_t batch = 1, rows, cols;  // of x or y; leading dimensions are batch
+
+  static ffi::ErrorOr<Call> Parse(Verb verb, const Mode& mode, ffi::RemainingArgs args, ffi::RemainingRets rets) {
+    Call call;
+    call.mode = mode;
+    ffi::Error error = call.Read(verb, args, rets);
+    if (error.failure()) return ffi::Unexpected(error);
+    return call;
+  }
+
+  int64_t size() const { return batch * rows * cols; }
+  int64_t scopes() const { return mode.row_scope() ? batch * rows : batch; }
+
+  const ffi::AnyBuffer& buffer(Role role) const { return buffers_[Find(role)]; }
+  bool has(Role role) const { return Find(role) < roles_.size(); }
+  // Null where the call has no such operand or result.
+  void* data(Role role) const { return has(role) ? buffer(role).untyped_data() : nullptr; }
+  template <typename T>
+  T* data(Role role) const {
+    return static_cast<T*>(data(role));
+  }
+
+ private:
+  size_t Find(Role role) const {
+    size_t i = 0;
+    while (i < roles_.size() && roles_[i] != role) ++i;
+    return i;
+  }
+
+  ffi::Error Read(Verb verb, ffi::RemainingArgs args, ffi::RemainingRets rets) {
+    if (static_cast<int32_t>(mode.format) < 0 || static_cast<int32_t>(mode.format) >= kFormatCount) {
+      return Invalid("unknown format ", static_cast<int32_t>(mode.format));
+    }
+    const Roles roles = RolesOf(verb, mode);
+    if (args.size() != roles.operands.size() || rets.size() != roles.results.size()) {
+      return Invalid("this mode has ", roles.operands.size(), " operands and ", roles.results.size(),
+                     " results, got ", args.size(), " and ", rets.size());
+    }
+    for (size_t i = 0; i < args.size(); ++i) {
+      ffi::ErrorOr<ffi::AnyBuffer> operand = args.get<ffi::AnyBuffer>(i);
+      if (!operand) return operand.error();
+      Add(roles.operands[i], *operand);
+    }
+    for (size_t i = 0; i < rets.size(); ++i) {
+      ffi::ErrorOr<ffi::Result<ffi::AnyBuffer>> result = rets.get<ffi::AnyBuffer>(i);
+      if (!result) return result.error();
+      Add(roles.results[i], **result);
+    }
+    return Check(verb);
+  }
+
+  void Add(Role role, const ffi::AnyBuffer& buffer) {
+    roles_.push_back(role);
+    buffers_.push_back(buffer);
+  }
+
+  ffi::Error Check(Verb verb) {
+    const Role matrix = has(Role::kX) ? Role::kX : Role::kY;
+    const char* name = has(Role::kX) ? "x" : "y";
+    dims_ = DimsOf(buffer(matrix));
+    dtype = buffer(matrix).element_type();
+    if (dims_.size() < 2) return Invalid(name, " must have at least 2 dimensions, got ", Text(dims_));
+    rows = dims_[dims_.size() - 2], cols = dims_[dims_.size() - 1];
+    for (size_t i = 0; i + 2 < dims_.size(); ++i) batch *= dims_[i];
+    if (dtype != ffi::DataType::BF16 && dtype != ffi::DataType::F16 && dtype != ffi::DataType::F32) {
+      return Invalid(name, " must be BF16, F16 or F32, got ", dtype);
+    }
+    if (verb == Verb::kDecode && dtype != ffi::DataType::BF16) return Invalid("y must be BF16, got ", dtype);
+    if (verb != Verb::kAmax && !mode.row.present && !mode.col.present) return Invalid("a mode without a direction");
+    if (mode.tile() && !mode.facts().has_tiles) return Invalid("this format has no tiles");
+    if (mode.row_scope() && (mode.col.present || mode.tile())) {
+      return Invalid("an amax per row needs blocks of one row along the last axis: give one amax per matrix");
+    }
+    if (mode.row.present && mode.col.present && mode.row.tile != mode.col.tile) {
+      return Invalid("both directions of a call have the same blocks");
+    }
+    if (mode.tile() && mode.stochastic()) return Invalid("tiles are never rounded stochastically");
+    if (matrix == Role::kY && mode.row.swizzled) return Invalid("scales are read in the linear layout");
+    const int64_t block = mode.facts().block;
+    if ((mode.row.present || mode.tile()) && cols % block != 0) return NotWhole("columns", name, cols);
+    if ((mode.col.present || mode.tile()) && rows % block != 0) return NotWhole("rows", name, rows);
+    for (size_t i = 0; i < roles_.size(); ++i) {
+      if (ffi::Error error = CheckRole(roles_[i], buffers_[i]); error.failure()) return error;
+    }
+    return ffi::Error::Success();
+  }
+
+  ffi::Error NotWhole(const char* what, const char* name, int64_t size) const {
+    return Invalid(what, " of ", name, " must be a multiple of ", mode.facts().block, ", got ", size, ": pad ", name,
+                   " to whole blocks");
+  }
+
+  ffi::Error CheckRole(Role role, const ffi::AnyBuffer& buffer) const {
+    switch (role) {
+      case Role::kX:
+        return CheckBuffer("x", buffer, dtype, dims_);
+      case Role::kY:
+        return CheckBuffer("y", buffer, dtype, dims_);
+      case Role::kAmax:
+        return CheckBuffer("amax", buffer, ffi::DataType::F32, mode.row_scope() ? Batched({rows}) : Batched({}));
+      case Role::kSeed:
+        return CheckBuffer("seed", buffer, ffi::DataType::U32, Batched({2}));
+      case Role::kOrigin:
+        return CheckBuffer("origin", buffer, ffi::DataType::U32, Batched({3}));
+      case Role::kRowCodes:
+        return CheckBuffer("row codes", buffer, mode.facts().code_dtype, Codes(rows, cols));
+      case Role::kColCodes:
+        return CheckBuffer("column codes", buffer, mode.facts().code_dtype, Codes(cols, rows));
+      case Role::kRowScales:
+        return CheckBuffer("row scales", buffer, mode.facts().scale_dtype, Scales(rows, cols, mode.row));
+      case Role::kColScales:
+        return CheckBuffer("column scales", buffer, mode.facts().scale_dtype, Scales(cols, rows, mode.col));
+    }
+    return ffi::Error::Internal("no such role");
+  }
+
+  Dims Batched(std::initializer_list<int64_t> tail) const {
+    Dims dims(dims_.begin(), dims_.end() - 2);
+    dims.insert(dims.end(), tail);
+    return dims;
+  }
+  Dims Codes(int64_t across, int64_t along) const { return Batched({across, along / mode.facts().codes_per_byte}); }
+  Dims Scales(int64_t across, int64_t along, const Direction& direction) const {
+    const int64_t blocks = along / mode.facts().block;
+    if (!direction.swizzled) return Batched({across, blocks});
+    return Batched({RoundUp(across, kSwizzleRows), RoundUp(blocks, kSwizzleColumns)});
+  }
+
+  Dims dims_;
+  std::vector<Role> roles_;
+  std::vector<ffi::AnyBuffer> buffers_;
+};
+
+// What every handler binds: `Context` is the one thing in which the two handlers of a verb differ, ffi::ThreadPool for
+// the CPU and the platform's stream for CUDA.
+template <typename Context>
+auto Signature() {
+  return ffi::Ffi::Bind().Ctx<Context>().RemainingArgs().RemainingRets().template Attr<Mode>("mode");
+}
+
+}  // namespace jax_nvfp4
+
+// Defines and exports (the libraries are built with hidden visibility) the handler of one call.
+#define NVFP4_DEFINE_HANDLER(target, impl, ...)                                                     \
+  extern "C" __attribute__((visibility("default"))) XLA_FFI_Error* target(XLA_FFI_CallFrame* frame); \
+  XLA_FFI_DEFINE_HANDLER_SYMBOL(target, impl, __VA_ARGS__)

@@ -1,0 +1,52 @@
+// What a call is told, beside its operands: jax_nvfp4/mode.py in C++. It arrives as one attribute, whose members are
+// those below in this order; a missing or a surplus one is an error of XLA's own.
+#pragma once
+
+#include <cstdint>
+
+#include "formats.h"
+#include "xla/ffi/api/ffi.h"
+
+namespace jax_nvfp4 {
+
+enum class Scope : int32_t { kTensor, kRow };
+
+// How one output, or one quantized operand, is quantized.
+struct Direction {
+  bool present;
+  bool tile;  // one scale per block x block tile
+  bool stochastic;
+  bool swizzled;
+};
+
+struct Mode {
+  Format format;
+  Scope scope;
+  Direction row;  // blocks along the last axis of x
+  Direction col;  // blocks along its rows, stored transposed
+
+  const FormatFacts& facts() const { return Facts(format); }
+  bool row_scope() const { return scope == Scope::kRow; }
+  bool tile() const { return row.tile || col.tile; }
+  bool stochastic() const { return row.stochastic || col.stochastic; }
+};
+
+inline bool operator==(const Direction& a, const Direction& b) {
+  return a.present == b.present && a.tile == b.tile && a.stochastic == b.stochastic && a.swizzled == b.swizzled;
+}
+
+inline bool operator==(const Mode& a, const Mode& b) {
+  return a.format == b.format && a.scope == b.scope && a.row == b.row && a.col == b.col;
+}
+
+}  // namespace jax_nvfp4
+
+XLA_FFI_REGISTER_ENUM_ATTR_DECODING(jax_nvfp4::Format);
+XLA_FFI_REGISTER_ENUM_ATTR_DECODING(jax_nvfp4::Scope);
+// The members of a direction are members of the attribute: `Mode` is an aggregate, filled in order.
+#define NVFP4_DIRECTION_MEMBERS(name)                                               \
+  xla::ffi::StructMember<bool>(name), xla::ffi::StructMember<bool>(name "_tile"), \
+      xla::ffi::StructMember<bool>(name "_stochastic"), xla::ffi::StructMember<bool>(name "_swizzled")
+XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(jax_nvfp4::Mode, xla::ffi::StructMember<jax_nvfp4::Format>("format"),
+                                      xla::ffi::StructMember<jax_nvfp4::Scope>("scope"),
+                                      NVFP4_DIRECTION_MEMBERS("row"), NVFP4_DIRECTION_MEMBERS("col"));

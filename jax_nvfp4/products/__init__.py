@@ -1,0 +1,1 @@
+"""Products of quantized operands: `dot` follows a recipe forward and backward, `matmul` is one product."""
