@@ -10,10 +10,30 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from jax_nvfp4.formats import FORMATS, NVFP4_FORMAT, Block, Format, ScaleLayout
-from jax_nvfp4.mode import Direction, Mode, Scope
+from jax_nvfp4.mode import NO_RHT, Direction, Math, Mode, Scope
 
-ScopeName = Literal["tensor", "row"]
-"""What one amax covers: a whole (M, K) matrix, or each of its rows. Leading axes are always batch."""
+ScopeName = Literal["tensor", "row", "group"]
+"""What one amax covers: a whole (M, K) matrix, each of its rows, or each group of its rows. Leading axes are batch."""
+
+MathName = Literal["exact", "fast"]
+
+
+@dataclass(frozen=True)
+class RHT:
+    """The 16-point random Hadamard transform of columnwise operands (section 3).
+
+    Attributes:
+        sign_mask: bit i is set where element i of a block is negated first; 0 for no signs.
+
+    Raises:
+        ValueError: not a 16-bit mask.
+    """
+
+    sign_mask: int = 0xD7E8
+
+    def __post_init__(self):
+        if not isinstance(self.sign_mask, int) or not 0 <= self.sign_mask < 1 << 16:
+            raise ValueError(f"sign_mask must be a 16-bit mask, 0 to 0xFFFF, got {self.sign_mask!r}")
 
 
 @dataclass(frozen=True)
@@ -24,9 +44,11 @@ class QuantSpec:
         format: "nvfp4", E2M1 elements with E4M3 block scales and a float32 amax (contract section 2).
         block: (1, 16) for one scale per 16 elements along the quantized axis, (16, 16) for one scale per
             aligned tile, which makes the row and the column quantization of a weight share their codes.
-        scope: what one amax covers, "tensor" (the trailing matrix) or "row". Row scope exists for
-            (1, 16) blocks along the last axis only.
+        scope: what one amax covers, "tensor" (the trailing matrix), "row" or "group". Row scope exists for
+            (1, 16) blocks along the last axis only; group scope is what grouped operations make.
         scale_layout: "linear" or "swizzled" block scales.
+        rht: the random Hadamard transform that comes before quantizing, for (1, 16) blocks along axis -2 only.
+        math: "exact", or "fast" for the approximate reciprocal of section 7 in a `quantize_dual` with `rht`.
 
     Rounding is not part of the spec: a `key` given to the operation means stochastic, none means nearest.
 
@@ -38,6 +60,8 @@ class QuantSpec:
     block: Block = NVFP4_FORMAT.blocks[0]
     scope: ScopeName = "tensor"
     scale_layout: ScaleLayout = "linear"
+    rht: RHT | None = None
+    math: MathName = "exact"
 
     def __post_init__(self):
         if self.format not in FORMATS:
@@ -51,6 +75,14 @@ class QuantSpec:
             raise ValueError(f"scope must be one of {get_args(ScopeName)}, got {self.scope!r}")
         if self.scale_layout not in get_args(ScaleLayout):
             raise ValueError(f"scale_layout must be one of {get_args(ScaleLayout)}, got {self.scale_layout!r}")
+        if self.math not in get_args(MathName):
+            raise ValueError(f"math must be one of {get_args(MathName)}, got {self.math!r}")
+        if self.rht is not None and not isinstance(self.rht, RHT):
+            raise ValueError(f"rht must be a jax_nvfp4.RHT or None, got {self.rht!r}")
+        if self.rht is not None and (self.is_tile or self.scope == "row"):
+            raise ValueError("the Hadamard transform mixes 16 rows: it needs (1, 16) blocks and no amax per row")
+        if self.math == "fast" and self.rht is None:
+            raise ValueError("fast math exists for the Hadamard transform only (section 7): give rht=RHT() too")
         if self.is_tile and self.scope == "row":
             raise ValueError(
                 f"a {block} block spans {block[0]} rows, so its amax cannot be per row: use scope='tensor'"
@@ -68,13 +100,13 @@ class QuantSpec:
 
     def mode(self, axis: int = -1, *, stochastic: bool = False) -> Mode:
         """What a call is told that has one output, or one quantized operand, with blocks along `axis`."""
-        direction = self.direction(stochastic)
-        directions = {"row": direction} if axis == -1 else {"col": direction}
-        return Mode(self.facts, Scope[self.scope.upper()], **directions)
+        directions = {"row" if axis == -1 else "col": self.direction(stochastic)}
+        return Mode(self.facts, Scope[self.scope.upper()], Math[self.math.upper()], **directions)
 
     def direction(self, stochastic: bool = False) -> Direction:
         """What a call is told about one of its outputs."""
-        return Direction(self.is_tile, stochastic, self.scale_layout == "swizzled")
+        rht = NO_RHT if self.rht is None else self.rht.sign_mask
+        return Direction(self.is_tile, stochastic, self.scale_layout == "swizzled", rht)
 
 
 NVFP4 = QuantSpec()

@@ -1,15 +1,17 @@
-// nvfp4_quantize: floats to codes and block scales, along
-// rows, along columns, or both from one read (docs/numerics.md sections 2, 4 and 6).
+// nvfp4_quantize: floats to codes and block scales, along rows, along columns, or both from one read, of matrices or of
+// groups of rows (docs/numerics.md sections 2, 3, 4, 6, 9 and 10).
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <optional>
 
 #include "blocks.h"
+#include "groups.h"
 #include "handler.h"
 #include "pages.h"
 #include "parallel.h"
 #include "philox.h"
+#include "rht.h"
 #include "scale_writer.h"
 
 namespace jax_nvfp4 {
@@ -56,9 +58,11 @@ struct RandomStream {
 // A call, and where its outputs go.
 struct Job {
   const Call& call;
-  bool tile;
+  const Scopes scopes;
+  const bool tile;
   const void* x;
   const float* amax;
+  const float* col_amax;
   const uint32_t* seed;  // null unless a direction is stochastic
   const uint32_t* origin;
   std::optional<Output> row;
@@ -66,9 +70,11 @@ struct Job {
 
   explicit Job(const Call& call)
       : call(call),
+        scopes(call),
         tile(call.mode.tile()),
         x(call.data(Role::kX)),
         amax(call.data<const float>(Role::kAmax)),
+        col_amax(call.has(Role::kColAmax) ? call.data<const float>(Role::kColAmax) : amax),
         seed(call.data<const uint32_t>(Role::kSeed)),
         origin(call.data<const uint32_t>(Role::kOrigin)) {
     const Mode& mode = call.mode;
@@ -81,33 +87,100 @@ struct Job {
     return static_cast<const typename Float::Word*>(x) + (batch * call.rows + r) * call.cols + c;
   }
   NVFP4_INLINE RandomStream Stream(int64_t batch) const { return {seed + 2 * batch, origin + 3 * batch}; }
+
+  // The columnwise scales that are swizzled together with those of a row of x.
+  ScaleWriter::Region ColumnRegion(int64_t batch, int64_t row) const {
+    if (!call.mode.grouped()) return col->scales.Whole();
+    const int64_t scope = scopes.Of(batch, row);
+    if (scope == Scopes::kTail) return col->scales.From(scopes.End(batch) / kBlock);
+    return {scopes.FirstRow(scope) / kBlock, scopes.Rows(scope) / kBlock};
+  }
 };
 
 // A run of one row in 1x16 blocks.
 template <typename Float>
 NVFP4_KERNEL void QuantizeRun(const Job& job, int64_t batch, int64_t row, int64_t col, int64_t count) {
   float amax[kRun / kBlock], multipliers[kRun / kBlock], per_element[kRun];
-  uint8_t scales[kRun / kBlock], codes[kRun];
-  const int64_t blocks = count / kBlock;
-  const auto* x = job.At<Float>(batch, row, col);
-  const TensorScale tensor(job.amax[job.call.mode.row_scope() ? batch * job.call.rows + row : batch]);
-
-  RowAmax<Float>(x, blocks, amax);
-  BlockScales(amax, blocks, tensor, scales, multipliers);
-  Repeat(multipliers, blocks, per_element);
-  if (!job.call.mode.row.stochastic) {
-    NearestCodes<Float>(x, per_element, count, codes);
-  } else {
-    const RandomStream stream = job.Stream(batch);
-    PhiloxWords random[kRun / kBlock];
-    for (int64_t block = 0; block < blocks; ++block) random[block] = stream.Row(row, col + block * kBlock);
-    StochasticCodes<Float>(x, per_element, reinterpret_cast<const uint8_t*>(random), count, codes);
+  uint8_t scales[kRun / kBlock] = {}, codes[kRun] = {};
+  const int64_t blocks = count / kBlock, scope = job.scopes.Of(batch, row);
+  if (scope != Scopes::kTail) {
+    const auto* x = job.At<Float>(batch, row, col);
+    RowAmax<Float>(x, blocks, amax);
+    BlockScales(amax, blocks, TensorScale(job.amax[scope]), scales, multipliers);
+    Repeat(multipliers, blocks, per_element);
+    if (!job.call.mode.row.stochastic) {
+      NearestCodes<Float>(x, per_element, count, codes);
+    } else {
+      const RandomStream stream = job.Stream(batch);
+      PhiloxWords random[kRun / kBlock];
+      for (int64_t block = 0; block < blocks; ++block) random[block] = stream.Row(row, col + block * kBlock);
+      StochasticCodes<Float>(x, per_element, reinterpret_cast<const uint8_t*>(random), count, codes);
+    }
   }
   Pack(codes, count, job.row->CodesAt(batch, row, col));
-  job.row->scales.Store(batch, row, col / kBlock, scales, blocks);
+  job.row->scales.Store(batch, row, col / kBlock, scales, blocks, job.row->scales.Whole());
 }
 
 constexpr int64_t kUnitStrips = 8;  // the codes of a column of 8 strips fill one cache line
+
+// The codes of a strip, one a byte, with one scale per column or per 16x16 tile.
+struct StripCodes {
+  uint8_t codes[kBlock][kStripCols];
+  uint8_t scales[kStripCols];
+};
+
+template <typename Float>
+NVFP4_INLINE void EncodeTiles(const typename Float::Word* x, int64_t stride, int64_t cols, const TensorScale& tensor,
+                              StripCodes& out) {
+  float amax[kStripCols / kBlock], multipliers[kStripCols / kBlock], per_element[kStripCols];
+  TileAmax<Float>(x, stride, cols, amax);
+  BlockScales(amax, cols / kBlock, tensor, out.scales, multipliers);
+  Repeat(multipliers, cols / kBlock, per_element);
+  for (int64_t r = 0; r < kBlock; ++r) NearestCodes<Float>(x + r * stride, per_element, cols, out.codes[r]);
+}
+
+// `random` is null for rounding to nearest.
+template <typename Float>
+NVFP4_INLINE void EncodeColumns(const typename Float::Word* x, int64_t stride, int64_t cols, const TensorScale& tensor,
+                                const uint8_t (*random)[kStripCols], StripCodes& out) {
+  float amax[kStripCols], multipliers[kStripCols];
+  ColumnAmax<Float>(x, stride, cols, amax);
+  BlockScales(amax, cols, tensor, out.scales, multipliers);
+  for (int64_t r = 0; r < kBlock; ++r) {
+    if (random == nullptr) {
+      NearestCodes<Float>(x + r * stride, multipliers, cols, out.codes[r]);
+    } else {
+      StochasticCodes<Float>(x + r * stride, multipliers, random[r], cols, out.codes[r]);
+    }
+  }
+}
+
+template <typename Float>
+NVFP4_INLINE void EncodeStrip(const Job& job, int64_t batch, int64_t row, int64_t col, int64_t cols, StripCodes& out) {
+  const auto* x = job.At<Float>(batch, row, col);
+  const int64_t stride = job.call.cols, scope = job.scopes.Of(batch, row);
+  if (scope == Scopes::kTail) {
+    out = {};
+    return;
+  }
+  if (job.tile) return EncodeTiles<Float>(x, stride, cols, TensorScale(job.amax[scope]), out);
+
+  const Direction& mode = job.call.mode.col;
+  const TensorScale tensor(job.col_amax[scope]);
+  uint8_t random[kBlock][kStripCols];
+  if (mode.stochastic) {
+    const RandomStream stream = job.Stream(batch);
+    for (int64_t c = 0; c < cols; ++c) {
+      PhiloxWords block = stream.Column(row, col + c);
+      for (int64_t r = 0; r < kBlock; ++r) random[r][c] = static_cast<uint8_t>(block.word[r / 4] >> (r % 4 * 8));
+    }
+  }
+  const auto* drawn = mode.stochastic ? random : nullptr;
+  if (!mode.has_rht()) return EncodeColumns<Float>(x, stride, cols, tensor, drawn, out);
+  typename Float::Word transformed[kBlock][kStripCols];
+  HadamardStrip<Float, Float>(x, stride, cols, mode.rht, transformed);
+  EncodeColumns<Float>(transformed[0], kStripCols, cols, tensor, drawn, out);
+}
 
 // Packs the 16 codes of each column into one 8-byte word, one column every kUnitStrips words.
 NVFP4_INLINE void PackColumns(const uint8_t (*__restrict codes)[kStripCols], int64_t cols,
@@ -125,50 +198,29 @@ NVFP4_KERNEL void QuantizeStrips(const Job& job, int64_t batch, int64_t first_ro
                                  int64_t cols) {
   uint64_t words[kStripCols * kUnitStrips];
   uint8_t column_scales[kStripCols][kUnitStrips];
-  uint8_t codes[kBlock][kStripCols], scales[kStripCols];
-  float amax[kStripCols], multipliers[kStripCols], per_element[kStripCols];
-  const int64_t stride = job.call.cols, strips = rows / kBlock, tiles = cols / kBlock;
-  const TensorScale tensor(job.amax[batch]);
+  StripCodes strip_codes;
+  const int64_t strips = rows / kBlock;
 
   for (int64_t strip = 0; strip < strips; ++strip) {
     const int64_t row = first_row + strip * kBlock;
-    const auto* x = job.At<Float>(batch, row, col);
-    if (job.tile) {
-      TileAmax<Float>(x, stride, cols, amax);
-      BlockScales(amax, tiles, tensor, scales, multipliers);
-      Repeat(multipliers, tiles, per_element);
-    } else {
-      ColumnAmax<Float>(x, stride, cols, amax);
-      BlockScales(amax, cols, tensor, scales, per_element);
-    }
-    if (!job.call.mode.col.stochastic) {
-      for (int64_t r = 0; r < kBlock; ++r) NearestCodes<Float>(x + r * stride, per_element, cols, codes[r]);
-    } else {
-      const RandomStream stream = job.Stream(batch);
-      uint8_t random[kBlock][kStripCols];
-      for (int64_t c = 0; c < cols; ++c) {
-        PhiloxWords block = stream.Column(row, col + c);
-        for (int64_t r = 0; r < kBlock; ++r) random[r][c] = static_cast<uint8_t>(block.word[r / 4] >> (r % 4 * 8));
-      }
-      for (int64_t r = 0; r < kBlock; ++r) {
-        StochasticCodes<Float>(x + r * stride, per_element, random[r], cols, codes[r]);
-      }
-    }
+    EncodeStrip<Float>(job, batch, row, col, cols, strip_codes);
     if (job.row && job.tile) {
       for (int64_t r = 0; r < kBlock; ++r) {
-        Pack(codes[r], cols, job.row->CodesAt(batch, row + r, col));
-        job.row->scales.Store(batch, row + r, col / kBlock, scales, tiles);
+        Pack(strip_codes.codes[r], cols, job.row->CodesAt(batch, row + r, col));
+        job.row->scales.Store(batch, row + r, col / kBlock, strip_codes.scales, cols / kBlock,
+                              job.row->scales.Whole());
       }
     }
     if (job.col) {
-      PackColumns(codes, cols, words + strip);
-      for (int64_t c = 0; c < cols; ++c) column_scales[c][strip] = scales[job.tile ? c / kBlock : c];
+      PackColumns(strip_codes.codes, cols, words + strip);
+      for (int64_t c = 0; c < cols; ++c) column_scales[c][strip] = strip_codes.scales[job.tile ? c / kBlock : c];
     }
   }
   if (!job.col) return;
+  const ScaleWriter::Region region = job.ColumnRegion(batch, first_row);
   for (int64_t c = 0; c < cols; ++c) {
     std::memcpy(job.col->CodesAt(batch, col + c, first_row), words + c * kUnitStrips, strips * sizeof(uint64_t));
-    job.col->scales.Store(batch, col + c, first_row / kBlock, column_scales[c], strips);
+    job.col->scales.Store(batch, col + c, first_row / kBlock, column_scales[c], strips, region);
   }
 }
 
@@ -199,6 +251,7 @@ void Quantize(ffi::ThreadPool& pool, const Job& job) {
 ffi::Error RunQuantize(ffi::ThreadPool& pool, const Call& call) {
   if (call.size() == 0) return ffi::Error::Success();
   const Job job(call);
+  if (ffi::Error error = job.scopes.Check(); error.failure()) return error;
   DispatchFloat(call.dtype, [&](auto type) { Quantize<decltype(type)>(pool, job); });
   return ffi::Error::Success();
 }

@@ -9,7 +9,10 @@
 
 namespace jax_nvfp4 {
 
-enum class Scope : int32_t { kTensor, kRow };
+enum class Scope : int32_t { kTensor, kRow, kGroup };
+enum class Math : int32_t { kExact, kFast };
+
+constexpr int32_t kNoRht = -1;
 
 // How one output, or one quantized operand, is quantized.
 struct Direction {
@@ -17,36 +20,49 @@ struct Direction {
   bool tile;  // one scale per block x block tile
   bool stochastic;
   bool swizzled;
+  int32_t rht;  // sign mask of the random Hadamard transform, or kNoRht
+
+  bool has_rht() const { return present && rht != kNoRht; }
 };
 
 struct Mode {
   Format format;
   Scope scope;
+  Math math;
+  bool zero_tail;  // rows past the last group get codes and scales
   Direction row;  // blocks along the last axis of x
   Direction col;  // blocks along its rows, stored transposed
 
   const FormatFacts& facts() const { return Facts(format); }
   bool row_scope() const { return scope == Scope::kRow; }
+  bool grouped() const { return scope == Scope::kGroup; }
+  bool dual() const { return row.present && col.present && !tile(); }  // two outputs with an amax each
   bool tile() const { return row.tile || col.tile; }
   bool stochastic() const { return row.stochastic || col.stochastic; }
 };
 
 inline bool operator==(const Direction& a, const Direction& b) {
-  return a.present == b.present && a.tile == b.tile && a.stochastic == b.stochastic && a.swizzled == b.swizzled;
+  return a.present == b.present && a.tile == b.tile && a.stochastic == b.stochastic && a.swizzled == b.swizzled &&
+         a.rht == b.rht;
 }
 
 inline bool operator==(const Mode& a, const Mode& b) {
-  return a.format == b.format && a.scope == b.scope && a.row == b.row && a.col == b.col;
+  return a.format == b.format && a.scope == b.scope && a.math == b.math && a.zero_tail == b.zero_tail &&
+         a.row == b.row && a.col == b.col;
 }
 
 }  // namespace jax_nvfp4
 
 XLA_FFI_REGISTER_ENUM_ATTR_DECODING(jax_nvfp4::Format);
 XLA_FFI_REGISTER_ENUM_ATTR_DECODING(jax_nvfp4::Scope);
+XLA_FFI_REGISTER_ENUM_ATTR_DECODING(jax_nvfp4::Math);
 // The members of a direction are members of the attribute: `Mode` is an aggregate, filled in order.
-#define NVFP4_DIRECTION_MEMBERS(name)                                               \
-  xla::ffi::StructMember<bool>(name), xla::ffi::StructMember<bool>(name "_tile"), \
-      xla::ffi::StructMember<bool>(name "_stochastic"), xla::ffi::StructMember<bool>(name "_swizzled")
+#define NVFP4_DIRECTION_MEMBERS(name)                                                                        \
+  xla::ffi::StructMember<bool>(name), xla::ffi::StructMember<bool>(name "_tile"),                          \
+      xla::ffi::StructMember<bool>(name "_stochastic"), xla::ffi::StructMember<bool>(name "_swizzled"), \
+      xla::ffi::StructMember<int32_t>(name "_rht")
 XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(jax_nvfp4::Mode, xla::ffi::StructMember<jax_nvfp4::Format>("format"),
                                       xla::ffi::StructMember<jax_nvfp4::Scope>("scope"),
+                                      xla::ffi::StructMember<jax_nvfp4::Math>("math"),
+                                      xla::ffi::StructMember<bool>("zero_tail"),
                                       NVFP4_DIRECTION_MEMBERS("row"), NVFP4_DIRECTION_MEMBERS("col"));
