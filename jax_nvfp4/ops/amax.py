@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import jax
 
 from jax_nvfp4.mode import Direction, Mode, Scope
@@ -41,12 +43,12 @@ def amax(x, *, scope: ScopeName = "tensor", rht: RHT | None = None, dual: bool =
 
 def reduced(x, groups: tuple[jax.Array, ...], scope: ScopeName, rht: RHT | None, dual: bool):
     """The amax of `x`, of its transform, or both; `groups` is (group_sizes,) where the scope is a group."""
-    directions = {}
+    mode = Mode(scope=Scope[scope.upper()])
     if rht is not None:
         col_spec = QuantSpec(scope=scope, rht=rht)
         arguments.whole_blocks(x, col_spec, -2)
-        directions = {"col": col_spec.direction()} | ({"row": Direction()} if dual else {})
-    results = _amax(x, *groups, mode=Mode(scope=Scope[scope.upper()], **directions))
+        mode = replace(mode, row=Direction() if dual else None, col=col_spec.direction())
+    results = _amax(x, *groups, mode=mode)
     return (results[0], results[-1]) if dual else results[0]
 
 

@@ -83,8 +83,10 @@ def quantize_dual(
         spec.block == col_spec.block == spec.facts.blocks[0] or spec.is_tile and col_spec.is_tile and amaxes[-2] is amax
     )
     if is_one_call:
-        return run(x, {-1: spec, -2: col_spec}, amaxes, key, origin)
-    return (*run(x, {-1: spec}, amaxes, key, origin), *run(x, {-2: col_spec}, amaxes, key, origin))
+        row, col = run(x, {-1: spec, -2: col_spec}, amaxes, key, origin)
+    else:
+        (row,), (col,) = (run(x, {axis: s}, amaxes, key, origin) for axis, s in ((-1, spec), (-2, col_spec)))
+    return row, col
 
 
 def run(x, specs, amaxes, key=None, origin=None, *, groups=(), zero_tail: bool = True) -> tuple[BlockScaled, ...]:
@@ -99,14 +101,15 @@ def run(x, specs, amaxes, key=None, origin=None, *, groups=(), zero_tail: bool =
         zero_tail: whether rows past the last group are written.
     """
     first = next(iter(specs.values()))
-    named = {"row" if axis == -1 else "col": spec.direction(key is not None) for axis, spec in specs.items()}
+    row, col = (specs[axis].direction(key is not None) if axis in specs else None for axis in (-1, -2))
     speed = Math.FAST if any(spec.math == "fast" for spec in specs.values()) else Math.EXACT
-    mode = Mode(first.facts, Scope[first.scope.upper()], speed, zero_tail, **named)
+    mode = Mode(first.facts, Scope[first.scope.upper()], speed, zero_tail, row, col)
     scales = [amaxes[axis] for axis in specs][: 2 if mode.is_dual else 1]
     results = _quantize(x, *scales, *groups, *_random(x, specs, key, origin), mode=mode)
+    pairs = zip(results[0::2], results[1::2], strict=True)
     return tuple(
-        BlockScaled(*results[2 * i : 2 * i + 2], amaxes[axis], spec, axis, *groups)
-        for i, (axis, spec) in enumerate(specs.items())
+        BlockScaled(codes, scales, amaxes[axis], spec, axis, *groups)
+        for (axis, spec), (codes, scales) in zip(specs.items(), pairs, strict=True)
     )
 
 
