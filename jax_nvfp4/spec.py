@@ -100,8 +100,8 @@ class QuantSpec:
 
     def mode(self, axis: int = -1, *, stochastic: bool = False) -> Mode:
         """What a call is told that has one output, or one quantized operand, with blocks along `axis`."""
-        directions = {"row" if axis == -1 else "col": self.direction(stochastic)}
-        return Mode(self.facts, Scope[self.scope.upper()], Math[self.math.upper()], **directions)
+        row, col = (self.direction(stochastic) if axis == a else None for a in (-1, -2))
+        return Mode(self.facts, Scope[self.scope.upper()], Math[self.math.upper()], row=row, col=col)
 
     def direction(self, stochastic: bool = False) -> Direction:
         """What a call is told about one of its outputs."""

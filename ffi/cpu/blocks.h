@@ -65,6 +65,8 @@ NVFP4_INLINE void BlockScales(const float* __restrict amax, int64_t blocks, cons
     scales[block] = scale;
     multipliers[block] = Multiplier(scale, tensor);
   }
+  if (tensor.math == Math::kExact) return;
+  for (int64_t block = 0; block < blocks; ++block) multipliers[block] = FastMultiplier(scales[block], tensor);
 }
 
 NVFP4_INLINE void DequantFactors(const uint8_t* __restrict scales, int64_t blocks, float amax,

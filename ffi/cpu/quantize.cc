@@ -106,7 +106,7 @@ NVFP4_KERNEL void QuantizeRun(const Job& job, int64_t batch, int64_t row, int64_
   if (scope != Scopes::kTail) {
     const auto* x = job.At<Float>(batch, row, col);
     RowAmax<Float>(x, blocks, amax);
-    BlockScales(amax, blocks, TensorScale(job.amax[scope]), scales, multipliers);
+    BlockScales(amax, blocks, TensorScale(job.amax[scope], job.call.mode.math), scales, multipliers);
     Repeat(multipliers, blocks, per_element);
     if (!job.call.mode.row.stochastic) {
       NearestCodes<Float>(x, per_element, count, codes);
@@ -166,7 +166,7 @@ NVFP4_INLINE void EncodeStrip(const Job& job, int64_t batch, int64_t row, int64_
   if (job.tile) return EncodeTiles<Float>(x, stride, cols, TensorScale(job.amax[scope]), out);
 
   const Direction& mode = job.call.mode.col;
-  const TensorScale tensor(job.col_amax[scope]);
+  const TensorScale tensor(job.col_amax[scope], job.call.mode.math);
   uint8_t random[kBlock][kStripCols];
   if (mode.stochastic) {
     const RandomStream stream = job.Stream(batch);
@@ -177,6 +177,11 @@ NVFP4_INLINE void EncodeStrip(const Job& job, int64_t batch, int64_t row, int64_
   }
   const auto* drawn = mode.stochastic ? random : nullptr;
   if (!mode.has_rht()) return EncodeColumns<Float>(x, stride, cols, tensor, drawn, out);
+  if (job.call.mode.math == Math::kFast) {  // not rounded in between
+    float transformed[kBlock][kStripCols];
+    HadamardStrip<Float, Float32>(x, stride, cols, mode.rht, transformed);
+    return EncodeColumns<Float32>(transformed[0], kStripCols, cols, tensor, drawn, out);
+  }
   typename Float::Word transformed[kBlock][kStripCols];
   HadamardStrip<Float, Float>(x, stride, cols, mode.rht, transformed);
   EncodeColumns<Float>(transformed[0], kStripCols, cols, tensor, drawn, out);

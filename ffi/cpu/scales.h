@@ -6,6 +6,8 @@
 
 #include "e4m3.h"
 #include "formats.h"
+#include "mode.h"
+#include "reciprocal.h"
 
 namespace jax_nvfp4 {
 
@@ -20,8 +22,9 @@ NVFP4_INLINE float AtMost(float value, float bound) { return value > bound ? bou
 struct TensorScale {
   float sixth;  // fl(S * fl(1/6))
   float inverse;
+  Math math;
 
-  explicit TensorScale(float amax) {
+  explicit TensorScale(float amax, Math math = Math::kExact) : math(math) {
     float scale = AtMost(kScaleRange / amax, kFloatMax);
     if (amax == 0.0f || scale == 0.0f) scale = 1.0f;
     sixth = scale * (1.0f / 6.0f);
@@ -37,6 +40,9 @@ NVFP4_INLINE uint8_t BlockScale(float block_amax, const TensorScale& tensor) {
 // Step 5: what the elements of a block are multiplied by before they are rounded.
 NVFP4_INLINE float Multiplier(uint8_t scale, const TensorScale& tensor) {
   return AtMost(1.0f / (E4M3Value(scale) * tensor.inverse), kFloatMax);
+}
+NVFP4_INLINE float FastMultiplier(uint8_t scale, const TensorScale& tensor) {
+  return AtMost(ApproximateReciprocal(E4M3Value(scale) * tensor.inverse), kFloatMax);
 }
 
 // Step 7: what E2M1 values are multiplied by to dequantize.

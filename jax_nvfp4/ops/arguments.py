@@ -71,6 +71,12 @@ def not_grouped(spec: QuantSpec) -> None:
         raise ValueError("scope='group' needs group sizes: use jax_nvfp4.grouped_quantize")
 
 
+def exact(spec: QuantSpec) -> None:
+    """Raise for fast math, which a call with one output does not have."""
+    if spec.math == "fast":
+        raise ValueError("fast math belongs to quantize_dual with a Hadamard transform (section 7): use math='exact'")
+
+
 def amax_shape(shape: tuple, spec: QuantSpec, groups: int = 0) -> tuple:
     """The shape of the amax of an operand of `shape`, as it is laid out."""
     scopes = {"tensor": (), "row": shape[-2:-1], "group": (groups,)}[spec.scope]

@@ -71,6 +71,7 @@ def grouped_quantize(
     x = arguments.matrix(x)
     axis = arguments.block_axis(axis, x.ndim)
     spec = _grouped_spec(spec, axis, x)
+    arguments.exact(spec)
     sizes = arguments.group_sizes(group_sizes, x)
     amaxes = {axis: _amax_of(x, sizes, spec, amax)}
     (t,) = run(x, {axis: spec}, amaxes, key, origin, groups=(sizes,), zero_tail=_zero_tail(tail))

@@ -43,6 +43,7 @@ def quantize(x, spec: QuantSpec = NVFP4, *, axis: int = -1, amax=None, key=None,
     axis = arguments.block_axis(axis, x.ndim)
     arguments.not_grouped(spec)
     arguments.whole_blocks(x, spec, axis)
+    arguments.exact(spec)
     (t,) = run(x, {axis: spec}, {axis: amax_of(x, spec, amax)}, key, origin)
     return t
 
