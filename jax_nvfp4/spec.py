@@ -6,7 +6,7 @@ JAX: the oracle takes the same objects.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from jax_nvfp4.formats import FORMATS, NVFP4_FORMAT, Block, Format, ScaleLayout
@@ -122,7 +122,8 @@ class Recipe:
             operand in its own dtype. Either all three are given, and all three products of a training step are
             quantized, or `w` alone (quantization-aware training: the weight is fake-quantized, the gradient
             straight through).
-        rht: whether the operands of the weight gradient pass a random Hadamard transform. False in this version.
+        rht: the random Hadamard transform of both operands of the weight gradient; None for none. Both must have the
+            same, so it belongs to the recipe.
 
     Raises:
         ValueError: another combination.
@@ -131,7 +132,7 @@ class Recipe:
     x: QuantSpec | None
     w: QuantSpec
     grad: QuantSpec | None
-    rht: bool = False
+    rht: RHT | None = None
 
     def __post_init__(self):
         if (self.x is None) != (self.grad is None):
@@ -144,8 +145,14 @@ class Recipe:
             raise ValueError("a recipe uses linear scales: how a product lays them out is its own affair")
         if any(s is not None and s.scope != "tensor" for s in (self.x, self.grad)):
             raise ValueError("a training recipe uses scope='tensor': the columnwise operands have no rows to scale by")
-        if self.rht:
-            raise ValueError("rht=True is not available in this version: use rht=False")
+        if self.rht is not None and not isinstance(self.rht, RHT):
+            raise ValueError(f"rht must be a jax_nvfp4.RHT or None, got {self.rht!r}")
+        if self.rht is not None and not self.is_training:
+            raise ValueError("rht belongs to the weight gradient of a training recipe: leave it out")
+
+    def columnwise(self, spec: QuantSpec) -> QuantSpec:
+        """The spec of the columnwise copy of an operand, for the weight gradient."""
+        return replace(spec, rht=self.rht)
 
     @property
     def is_training(self) -> bool:
@@ -153,5 +160,5 @@ class Recipe:
         return self.x is not None
 
 
-NVFP4_TRAINING = Recipe(x=NVFP4, w=NVFP4_2D, grad=NVFP4)
+NVFP4_TRAINING = Recipe(x=NVFP4, w=NVFP4_2D, grad=NVFP4, rht=RHT())
 NVFP4_QAT = Recipe(x=None, w=NVFP4, grad=None)

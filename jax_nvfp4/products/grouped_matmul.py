@@ -45,11 +45,15 @@ def grouped_matmul(a, b, group_sizes, dtype=None) -> jax.Array:
     a, b = (t if isinstance(t, BlockScaled) else jnp.asarray(t) for t in (a, b))
     if dtype is None:
         if isinstance(a, BlockScaled):
-            raise TypeError("the result of quantized operands has no dtype of its own: pass dtype, such as jnp.bfloat16")
+            raise TypeError(
+                "the result of quantized operands has no dtype of its own: pass dtype, such as jnp.bfloat16"
+            )
         dtype = a.dtype
     for name, t in (("a", a), ("b", b)):
         if isinstance(t, BlockScaled) and t.axis != -1:
-            raise ValueError(f"{name} must have its blocks along the contracted last axis, got axis={t.axis}: pass {name}.T")
+            raise ValueError(
+                f"{name} must have its blocks along the contracted last axis, got axis={t.axis}: pass {name}.T"
+            )
     is_rows = b.ndim == 3
     if a.ndim != 2 or b.ndim not in (2, 3) or a.shape[-1] != b.shape[-1]:
         raise ValueError(f"expected a (P, K) and b (E, N, K), or a (N, P) and b (K, P), got {a.shape} and {b.shape}")
