@@ -150,9 +150,15 @@ class Recipe:
         if self.rht is not None and not self.is_training:
             raise ValueError("rht belongs to the weight gradient of a training recipe: leave it out")
 
-    def columnwise(self, spec: QuantSpec) -> QuantSpec:
-        """The spec of the columnwise copy of an operand, for the weight gradient."""
-        return replace(spec, rht=self.rht)
+    @property
+    def x_columnwise(self) -> QuantSpec:
+        """The spec of the columnwise copy of the activation, for the weight gradient."""
+        return replace(self.x or NVFP4, rht=self.rht)
+
+    @property
+    def grad_columnwise(self) -> QuantSpec:
+        """The spec of the columnwise copy of the gradient, likewise."""
+        return replace(self.grad or NVFP4, rht=self.rht)
 
     @property
     def is_training(self) -> bool:

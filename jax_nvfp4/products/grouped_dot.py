@@ -3,7 +3,7 @@
 | product | left | right |
 |---|---|---|
 | y[g] = x[g] w[g]T | x rowwise, nearest, an amax per group | w 16x16, rowwise, an amax per expert |
-| dx[g] = dy[g] w[g] | dy rowwise, stochastic with a key | w 16x16, columnwise: the codes of the forward pass, transposed |
+| dx[g] = dy[g] w[g] | dy rowwise, stochastic with a key | w 16x16, columnwise: the codes of the forward pass |
 | dw[g] = dy[g]T x[g] | dy columnwise, transformed, stochastic with a key | x columnwise, transformed, nearest, kept |
 
 Kept for the backward pass are codes, block scales, amaxes and the group sizes, nothing in high precision.
@@ -105,7 +105,7 @@ def _training(x, w, sizes, key, recipe: Recipe, groups_are_padded: bool):
 
 def _training_fwd(x, w, sizes, key, recipe: Recipe, groups_are_padded: bool):
     padded, padded_sizes = _padded(x, sizes, groups_are_padded)
-    x_row, x_col = grouped_quantize_dual(padded, padded_sizes, recipe.x, col_spec=recipe.columnwise(recipe.x))
+    x_row, x_col = grouped_quantize_dual(padded, padded_sizes, recipe.x, col_spec=recipe.x_columnwise)
     w_row, w_col = quantize_dual(w, recipe.w)
     x_col, w_col = checkpoint_name((x_col, w_col), RESIDUAL_NAME)
     y = _unpadded(grouped_matmul(x_row, w_row, padded_sizes, x.dtype), sizes, x.shape[0], groups_are_padded)
@@ -115,8 +115,8 @@ def _training_fwd(x, w, sizes, key, recipe: Recipe, groups_are_padded: bool):
 def _training_bwd(recipe: Recipe, groups_are_padded: bool, residuals: _Residuals, dy):
     x, w, sizes, key = residuals
     padded, padded_sizes = _padded(dy, sizes, groups_are_padded)
-    columnwise = recipe.columnwise(recipe.grad)
-    dy_row, dy_col = grouped_quantize_dual(padded, padded_sizes, recipe.grad, col_spec=columnwise, key=key)
+    grad, columnwise = recipe.grad, recipe.grad_columnwise
+    dy_row, dy_col = grouped_quantize_dual(padded, padded_sizes, grad, col_spec=columnwise, key=key)
     dx = _unpadded(grouped_matmul(dy_row, w.T, padded_sizes, dy.dtype), sizes, dy.shape[0], groups_are_padded)
     return dx, grouped_matmul(dy_col.T, x.T, padded_sizes, dy.dtype), None, None
 

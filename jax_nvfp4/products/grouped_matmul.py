@@ -5,7 +5,7 @@ Two forms, by where the groups lie:
 | form | a | b | result |
 |---|---|---|---|
 | rows | (P, K), the rows grouped | (E, N, K) | (P, N): the rows of group g times b[g] transposed |
-| contraction | (N, P), the columns grouped | (K, P), likewise | (E, N, K): the columns of group g of a times those of b, transposed |
+| contraction | (N, P), the columns grouped | (K, P), likewise | (E, N, K): group g of a times that of b transposed |
 
 They are written for every device in terms of E dense products, so their time grows with the number of groups.
 """
