@@ -31,6 +31,30 @@ class Math(enum.IntEnum):
     FAST = 1
 
 
+class SearchError(enum.IntEnum):
+    """How four-over-six measures the error of a scale; `NONE` is the standard scale (section 5)."""
+
+    NONE = 0
+    MAE = 1
+    MSE = 2
+    ABS_MAX = 3
+
+
+@dataclass(frozen=True)
+class Search:
+    """How the scale of a block is chosen.
+
+    Attributes:
+        error: the measure.
+        fp16: in units of the block scale, where the values are exact in float16, instead of in units of x.
+        tree: sum in the order of a shuffle instead of one element after the other.
+    """
+
+    error: SearchError = SearchError.NONE
+    fp16: bool = False
+    tree: bool = False
+
+
 NO_RHT = -1
 
 
@@ -67,12 +91,16 @@ class Mode:
         col: the one whose blocks run along the rows, stored transposed.
         math: exact or fast.
         zero_tail: whether the rows of x past the last group get codes and scales, which are zero.
+        emax: the largest block scale.
+        search: how block scales are chosen.
     """
 
     format: Format = NVFP4_FORMAT
     scope: Scope = Scope.TENSOR
     math: Math = Math.EXACT
     zero_tail: bool = True
+    emax: float = NVFP4_FORMAT.scale_max
+    search: Search = Search()
     row: Direction | None = None
     col: Direction | None = None
 
@@ -98,13 +126,13 @@ class Mode:
             "scope": np.int32(self.scope),
             "math": np.int32(self.math),
             "zero_tail": np.bool_(self.zero_tail),
+            "emax": np.float32(self.emax),
+            **_members("search", self.search),
         }
         for name in ("row", "col"):
             direction = getattr(self, name)
             members[name] = np.bool_(direction is not None)
-            for field in fields(Direction):
-                value = getattr(direction or Direction(), field.name)
-                members[f"{name}_{field.name}"] = np.bool_(value) if isinstance(value, bool) else np.int32(value)
+            members |= _members(name, direction or Direction())
         return members
 
     def compiled(self) -> Mode:
@@ -114,7 +142,13 @@ class Mode:
             return direction and replace(direction, swizzled=False, rht=min(direction.rht, 0))
 
         scope = Scope.GROUP if self.scope == Scope.GROUP else Scope.TENSOR
-        return replace(self, scope=scope, zero_tail=True, row=told(self.row), col=told(self.col))
+        return replace(self, scope=scope, zero_tail=True, emax=Mode.emax, row=told(self.row), col=told(self.col))
+
+
+def _members(name: str, part: Search | Direction) -> dict[str, np.generic]:
+    """The members of one part of a mode."""
+    values = {f"{name}_{field.name}": getattr(part, field.name) for field in fields(part)}
+    return {key: np.bool_(value) if isinstance(value, bool) else np.int32(value) for key, value in values.items()}
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from jax_nvfp4.formats import FORMATS, NVFP4_FORMAT, Block, Format, ScaleLayout
-from jax_nvfp4.mode import NO_RHT, Direction, Math, Mode, Scope
+from jax_nvfp4.mode import NO_RHT, Direction, Math, Mode, Scope, Search, SearchError
 
 ScopeName = Literal["tensor", "row", "group"]
 """What one amax covers: a whole (M, K) matrix, each of its rows, or each group of its rows. Leading axes are batch."""
@@ -37,6 +37,42 @@ class RHT:
 
 
 @dataclass(frozen=True)
+class FourOverSix:
+    """Per block, the scale that maps the maximum to 6 competes with the one that maps it to 4 (section 5).
+
+    Attributes:
+        error: what is compared: "mae", "mse", or "abs_max", the largest difference.
+        arithmetic: "exact" differences from x, or "fp16" ones in units of the block scale.
+        order: of the sum over a block, "sequential" or "tree".
+        emax: the largest block scale, 256 or 448.
+
+    Raises:
+        ValueError: another value.
+    """
+
+    error: Literal["mae", "mse", "abs_max"] = "mae"
+    arithmetic: Literal["exact", "fp16"] = "exact"
+    order: Literal["sequential", "tree"] = "sequential"
+    emax: int = 256
+
+    def __post_init__(self):
+        allowed = {
+            "error": ("mae", "mse", "abs_max"),
+            "arithmetic": ("exact", "fp16"),
+            "order": ("sequential", "tree"),
+            "emax": (256, 448),
+        }
+        for name, values in allowed.items():
+            if getattr(self, name) not in values:
+                raise ValueError(f"{name} must be one of {values}, got {getattr(self, name)!r}")
+
+    @property
+    def search(self) -> Search:
+        """What a call is told."""
+        return Search(SearchError[self.error.upper()], self.arithmetic == "fp16", self.order == "tree")
+
+
+@dataclass(frozen=True)
 class QuantSpec:
     """The description of one quantized operand.
 
@@ -48,6 +84,8 @@ class QuantSpec:
             (1, 16) blocks along the last axis only; group scope is what grouped operations make.
         scale_layout: "linear" or "swizzled" block scales.
         rht: the random Hadamard transform that comes before quantizing, for (1, 16) blocks along axis -2 only.
+        four_over_six: how each block scale is chosen of two; None for the standard scale. Never stochastic, never with
+            `rht`.
         math: "exact", or "fast" for the approximate reciprocal of section 7 in a `quantize_dual` with `rht`.
 
     Rounding is not part of the spec: a `key` given to the operation means stochastic, none means nearest.
@@ -61,6 +99,7 @@ class QuantSpec:
     scope: ScopeName = "tensor"
     scale_layout: ScaleLayout = "linear"
     rht: RHT | None = None
+    four_over_six: FourOverSix | None = None
     math: MathName = "exact"
 
     def __post_init__(self):
@@ -79,6 +118,10 @@ class QuantSpec:
             raise ValueError(f"math must be one of {get_args(MathName)}, got {self.math!r}")
         if self.rht is not None and not isinstance(self.rht, RHT):
             raise ValueError(f"rht must be a jax_nvfp4.RHT or None, got {self.rht!r}")
+        if self.four_over_six is not None and not isinstance(self.four_over_six, FourOverSix):
+            raise ValueError(f"four_over_six must be a jax_nvfp4.FourOverSix or None, got {self.four_over_six!r}")
+        if self.four_over_six is not None and self.rht is not None:
+            raise ValueError("four-over-six is not defined with a Hadamard transform (section 5): leave one out")
         if self.rht is not None and (self.is_tile or self.scope == "row"):
             raise ValueError("the Hadamard transform mixes 16 rows: it needs (1, 16) blocks and no amax per row")
         if self.math == "fast" and self.rht is None:
@@ -101,7 +144,18 @@ class QuantSpec:
     def mode(self, axis: int = -1, *, stochastic: bool = False) -> Mode:
         """What a call is told that has one output, or one quantized operand, with blocks along `axis`."""
         row, col = (self.direction(stochastic) if axis == a else None for a in (-1, -2))
-        return Mode(self.facts, Scope[self.scope.upper()], Math[self.math.upper()], row=row, col=col)
+        return replace(self.scaling, row=row, col=col)
+
+    @property
+    def scaling(self) -> Mode:
+        """What a call is told about its scales, whatever its outputs."""
+        search = Search() if self.four_over_six is None else self.four_over_six.search
+        return Mode(self.facts, Scope[self.scope.upper()], Math[self.math.upper()], emax=self.emax, search=search)
+
+    @property
+    def emax(self) -> float:
+        """The largest block scale."""
+        return self.facts.scale_max if self.four_over_six is None else float(self.four_over_six.emax)
 
     def direction(self, stochastic: bool = False) -> Direction:
         """What a call is told about one of its outputs."""

@@ -69,9 +69,9 @@ NVFP4_INLINE void BlockScales(const float* __restrict amax, int64_t blocks, cons
   for (int64_t block = 0; block < blocks; ++block) multipliers[block] = FastMultiplier(scales[block], tensor);
 }
 
-NVFP4_INLINE void DequantFactors(const uint8_t* __restrict scales, int64_t blocks, float amax,
+NVFP4_INLINE void DequantFactors(const uint8_t* __restrict scales, int64_t blocks, float amax, float emax,
                                  float* __restrict factors) {
-  for (int64_t block = 0; block < blocks; ++block) factors[block] = DequantFactor(scales[block], amax);
+  for (int64_t block = 0; block < blocks; ++block) factors[block] = DequantFactor(scales[block], amax, emax);
 }
 
 // One value per block to one per element.

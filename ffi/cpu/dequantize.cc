@@ -15,13 +15,13 @@ struct Packed {
 };
 
 template <typename Float>
-NVFP4_KERNEL void DequantizeRun(Packed in, const float* amax, int64_t start, int64_t count, typename Float::Word* y) {
+NVFP4_KERNEL void DequantizeRun(Packed in, const float* amax, float emax, int64_t start, int64_t count, typename Float::Word* y) {
   uint8_t codes[kRun];
   float factors[kRun / kBlock], per_element[kRun];
   const int64_t blocks = count / kBlock;
   const uint8_t* scales = in.scales + start / kBlock;
   if (amax != nullptr) {
-    DequantFactors(scales, blocks, *amax, factors);
+    DequantFactors(scales, blocks, *amax, emax, factors);
   } else {
     for (int64_t block = 0; block < blocks; ++block) factors[block] = E4M3Value(scales[block]);
   }
@@ -39,7 +39,7 @@ ffi::Error Run(ffi::ThreadPool& pool, const Call& call, const float* amax) {
     using Float = decltype(type);
     auto* words = static_cast<typename Float::Word*>(out);
     ForEachRun(pool, call, [&](int64_t index, int64_t start, int64_t count) {
-      DequantizeRun<Float>(in, amax ? amax + index : nullptr, start, count, words);
+      DequantizeRun<Float>(in, amax ? amax + index : nullptr, call.mode.emax, start, count, words);
     });
   });
   return ffi::Error::Success();

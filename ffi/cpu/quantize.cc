@@ -13,6 +13,7 @@
 #include "philox.h"
 #include "rht.h"
 #include "scale_writer.h"
+#include "search.h"
 
 namespace jax_nvfp4 {
 namespace {
@@ -106,7 +107,12 @@ NVFP4_KERNEL void QuantizeRun(const Job& job, int64_t batch, int64_t row, int64_
   if (scope != Scopes::kTail) {
     const auto* x = job.At<Float>(batch, row, col);
     RowAmax<Float>(x, blocks, amax);
-    BlockScales(amax, blocks, TensorScale(job.amax[scope], job.call.mode.math), scales, multipliers);
+    const TensorScale tensor(job.amax[scope], job.call.mode);
+    if (job.call.mode.search.present()) {
+      SearchBlockScales<Float>(x, amax, blocks, tensor, job.call.mode.search, scales, multipliers);
+    } else {
+      BlockScales(amax, blocks, tensor, scales, multipliers);
+    }
     Repeat(multipliers, blocks, per_element);
     if (!job.call.mode.row.stochastic) {
       NearestCodes<Float>(x, per_element, count, codes);
@@ -131,10 +137,14 @@ struct StripCodes {
 
 template <typename Float>
 NVFP4_INLINE void EncodeTiles(const typename Float::Word* x, int64_t stride, int64_t cols, const TensorScale& tensor,
-                              StripCodes& out) {
+                              const Search& search, StripCodes& out) {
   float amax[kStripCols / kBlock], multipliers[kStripCols / kBlock], per_element[kStripCols];
   TileAmax<Float>(x, stride, cols, amax);
-  BlockScales(amax, cols / kBlock, tensor, out.scales, multipliers);
+  if (search.present()) {
+    SearchTileScales<Float>(x, stride, amax, cols / kBlock, tensor, search, out.scales, multipliers);
+  } else {
+    BlockScales(amax, cols / kBlock, tensor, out.scales, multipliers);
+  }
   Repeat(multipliers, cols / kBlock, per_element);
   for (int64_t r = 0; r < kBlock; ++r) NearestCodes<Float>(x + r * stride, per_element, cols, out.codes[r]);
 }
@@ -142,10 +152,14 @@ NVFP4_INLINE void EncodeTiles(const typename Float::Word* x, int64_t stride, int
 // `random` is null for rounding to nearest.
 template <typename Float>
 NVFP4_INLINE void EncodeColumns(const typename Float::Word* x, int64_t stride, int64_t cols, const TensorScale& tensor,
-                                const uint8_t (*random)[kStripCols], StripCodes& out) {
+                                const Search& search, const uint8_t (*random)[kStripCols], StripCodes& out) {
   float amax[kStripCols], multipliers[kStripCols];
   ColumnAmax<Float>(x, stride, cols, amax);
-  BlockScales(amax, cols, tensor, out.scales, multipliers);
+  if (search.present()) {
+    SearchColumnScales<Float>(x, stride, amax, cols, tensor, search, out.scales, multipliers);
+  } else {
+    BlockScales(amax, cols, tensor, out.scales, multipliers);
+  }
   for (int64_t r = 0; r < kBlock; ++r) {
     if (random == nullptr) {
       NearestCodes<Float>(x + r * stride, multipliers, cols, out.codes[r]);
@@ -163,10 +177,11 @@ NVFP4_INLINE void EncodeStrip(const Job& job, int64_t batch, int64_t row, int64_
     out = {};
     return;
   }
-  if (job.tile) return EncodeTiles<Float>(x, stride, cols, TensorScale(job.amax[scope]), out);
+  const Search& search = job.call.mode.search;
+  if (job.tile) return EncodeTiles<Float>(x, stride, cols, TensorScale(job.amax[scope], job.call.mode), search, out);
 
   const Direction& mode = job.call.mode.col;
-  const TensorScale tensor(job.col_amax[scope], job.call.mode.math);
+  const TensorScale tensor(job.col_amax[scope], job.call.mode);
   uint8_t random[kBlock][kStripCols];
   if (mode.stochastic) {
     const RandomStream stream = job.Stream(batch);
@@ -176,15 +191,15 @@ NVFP4_INLINE void EncodeStrip(const Job& job, int64_t batch, int64_t row, int64_
     }
   }
   const auto* drawn = mode.stochastic ? random : nullptr;
-  if (!mode.has_rht()) return EncodeColumns<Float>(x, stride, cols, tensor, drawn, out);
+  if (!mode.has_rht()) return EncodeColumns<Float>(x, stride, cols, tensor, search, drawn, out);
   if (job.call.mode.math == Math::kFast) {  // not rounded in between
     float transformed[kBlock][kStripCols];
     HadamardStrip<Float, Float32>(x, stride, cols, mode.rht, transformed);
-    return EncodeColumns<Float32>(transformed[0], kStripCols, cols, tensor, drawn, out);
+    return EncodeColumns<Float32>(transformed[0], kStripCols, cols, tensor, search, drawn, out);
   }
   typename Float::Word transformed[kBlock][kStripCols];
   HadamardStrip<Float, Float>(x, stride, cols, mode.rht, transformed);
-  EncodeColumns<Float>(transformed[0], kStripCols, cols, tensor, drawn, out);
+  EncodeColumns<Float>(transformed[0], kStripCols, cols, tensor, search, drawn, out);
 }
 
 // Packs the 16 codes of each column into one 8-byte word, one column every kUnitStrips words.

@@ -159,6 +159,9 @@ class Call {
     }
     if (mode.row.has_rht()) return Invalid("the transform runs along the rows of x: only a column direction has it");
     if (mode.tile() && (mode.col.has_rht() || mode.grouped())) return Invalid("tiles have neither transform nor groups");
+    if (mode.search.present() && (mode.stochastic() || mode.col.has_rht())) {
+      return Invalid("four-over-six has neither stochastic rounding nor the Hadamard transform");
+    }
     if (mode.math == Math::kFast && !(mode.dual() && mode.col.has_rht())) {
       return Invalid("fast math belongs to a call with both directions and the Hadamard transform");
     }

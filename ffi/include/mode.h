@@ -11,6 +11,7 @@ namespace jax_nvfp4 {
 
 enum class Scope : int32_t { kTensor, kRow, kGroup };
 enum class Math : int32_t { kExact, kFast };
+enum class SearchError : int32_t { kNone, kMae, kMse, kAbsMax };
 
 constexpr int32_t kNoRht = -1;
 
@@ -25,11 +26,22 @@ struct Direction {
   bool has_rht() const { return present && rht != kNoRht; }
 };
 
+// Four-over-six: how the error of a scale is measured, kNone for the standard scale.
+struct Search {
+  SearchError error;
+  bool fp16;  // in units of the block scale, which are exact in float16
+  bool tree;  // order of summation
+
+  bool present() const { return error != SearchError::kNone; }
+};
+
 struct Mode {
   Format format;
   Scope scope;
   Math math;
   bool zero_tail;  // rows past the last group get codes and scales
+  float emax;      // the largest block scale
+  Search search;
   Direction row;  // blocks along the last axis of x
   Direction col;  // blocks along its rows, stored transposed
 
@@ -46,8 +58,13 @@ inline bool operator==(const Direction& a, const Direction& b) {
          a.rht == b.rht;
 }
 
+inline bool operator==(const Search& a, const Search& b) {
+  return a.error == b.error && a.fp16 == b.fp16 && a.tree == b.tree;
+}
+
 inline bool operator==(const Mode& a, const Mode& b) {
-  return a.format == b.format && a.scope == b.scope && a.math == b.math && a.zero_tail == b.zero_tail &&
+  return a.format == b.format && a.scope == b.scope && a.math == b.math && a.zero_tail == b.zero_tail && a.emax == b.emax &&
+         a.search == b.search &&
          a.row == b.row && a.col == b.col;
 }
 
@@ -56,6 +73,7 @@ inline bool operator==(const Mode& a, const Mode& b) {
 XLA_FFI_REGISTER_ENUM_ATTR_DECODING(jax_nvfp4::Format);
 XLA_FFI_REGISTER_ENUM_ATTR_DECODING(jax_nvfp4::Scope);
 XLA_FFI_REGISTER_ENUM_ATTR_DECODING(jax_nvfp4::Math);
+XLA_FFI_REGISTER_ENUM_ATTR_DECODING(jax_nvfp4::SearchError);
 // The members of a direction are members of the attribute: `Mode` is an aggregate, filled in order.
 #define NVFP4_DIRECTION_MEMBERS(name)                                                                        \
   xla::ffi::StructMember<bool>(name), xla::ffi::StructMember<bool>(name "_tile"),                          \
@@ -64,5 +82,8 @@ XLA_FFI_REGISTER_ENUM_ATTR_DECODING(jax_nvfp4::Math);
 XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(jax_nvfp4::Mode, xla::ffi::StructMember<jax_nvfp4::Format>("format"),
                                       xla::ffi::StructMember<jax_nvfp4::Scope>("scope"),
                                       xla::ffi::StructMember<jax_nvfp4::Math>("math"),
-                                      xla::ffi::StructMember<bool>("zero_tail"),
+                                      xla::ffi::StructMember<bool>("zero_tail"), xla::ffi::StructMember<float>("emax"),
+                                      xla::ffi::StructMember<jax_nvfp4::SearchError>("search_error"),
+                                      xla::ffi::StructMember<bool>("search_fp16"),
+                                      xla::ffi::StructMember<bool>("search_tree"),
                                       NVFP4_DIRECTION_MEMBERS("row"), NVFP4_DIRECTION_MEMBERS("col"));

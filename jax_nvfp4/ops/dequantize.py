@@ -71,7 +71,7 @@ def _linear(t: BlockScaled) -> tuple[jax.Array, jax.Array]:
 
 def _mode(t: BlockScaled, scope: Scope = Scope.TENSOR) -> Mode:
     """What a call is told that reads `t`: as it is stored, blocks run along the last axis, and no scale is special."""
-    return Mode(t.spec.facts, scope, row=Direction())
+    return Mode(t.spec.facts, scope, emax=t.spec.emax, row=Direction())
 
 
 def _dequantize_groups(t: BlockScaled, codes, scales, dtype: str) -> jax.Array:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 
-from jax_nvfp4.mode import VERBS, Math, Mode, Scope
+from jax_nvfp4.mode import VERBS, Mode
 from jax_nvfp4.operation import Operation
 from jax_nvfp4.ops import arguments
 from jax_nvfp4.ops.amax import amax as compute_amax
@@ -80,14 +81,17 @@ def quantize_dual(
     if col_amax is None and spec.scope == col_spec.scope and col_spec.rht is None:
         col_amax = amax
     amaxes = {-1: amax, -2: amax_of(x, col_spec, col_amax)}
-    is_one_call = spec.scope == col_spec.scope and (
-        spec.block == col_spec.block == spec.facts.blocks[0] or spec.is_tile and col_spec.is_tile and amaxes[-2] is amax
-    )
+    is_one_call = _same_scaling(spec, col_spec) and (not spec.is_tile or amaxes[-2] is amax)
     if is_one_call:
         row, col = run(x, {-1: spec, -2: col_spec}, amaxes, key, origin)
     else:
         (row,), (col,) = (run(x, {axis: s}, amaxes, key, origin) for axis, s in ((-1, spec), (-2, col_spec)))
     return row, col
+
+
+def _same_scaling(spec: QuantSpec, col_spec: QuantSpec) -> bool:
+    """Whether one call can make both: all but the scale layout, the transform and its math must agree."""
+    return replace(spec, scale_layout="linear") == replace(col_spec, scale_layout="linear", rht=None, math="exact")
 
 
 def run(x, specs, amaxes, key=None, origin=None, *, groups=(), zero_tail: bool = True) -> tuple[BlockScaled, ...]:
@@ -101,10 +105,9 @@ def run(x, specs, amaxes, key=None, origin=None, *, groups=(), zero_tail: bool =
         groups: (group_sizes,) where the scope is a group.
         zero_tail: whether rows past the last group are written.
     """
-    first = next(iter(specs.values()))
     row, col = (specs[axis].direction(key is not None) if axis in specs else None for axis in (-1, -2))
-    speed = Math.FAST if any(spec.math == "fast" for spec in specs.values()) else Math.EXACT
-    mode = Mode(first.facts, Scope[first.scope.upper()], speed, zero_tail, row, col)
+    # Of two, the columnwise spec is the one that can ask for fast math.
+    mode = replace(list(specs.values())[-1].scaling, zero_tail=zero_tail, row=row, col=col)
     scales = [amaxes[axis] for axis in specs][: 2 if mode.is_dual else 1]
     results = _quantize(x, *scales, *groups, *_random(x, specs, key, origin), mode=mode)
     pairs = zip(results[0::2], results[1::2], strict=True)
@@ -123,6 +126,8 @@ def _random(x, specs, key, origin) -> tuple[jax.Array, ...]:
     for spec in specs.values():
         if spec.is_tile:
             raise ValueError(f"{spec.block} blocks are never rounded stochastically (section 4): leave out the key")
+        if spec.four_over_six is not None:
+            raise ValueError("four-over-six is never rounded stochastically (section 5): leave out the key")
     arguments.check_key(key)
     blocks = {axis: spec.facts.block for axis, spec in specs.items()}
     return _stream(x.shape[:-2], key, *arguments.origin(origin, blocks))

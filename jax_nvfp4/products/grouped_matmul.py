@@ -64,7 +64,7 @@ def grouped_matmul(a, b, group_sizes, dtype=None) -> jax.Array:
     alpha = jnp.ones(sizes.shape, jnp.float32)
     for t in (a, b):
         if isinstance(t, BlockScaled):
-            alpha = alpha * tensor_scale(t.amax)
+            alpha = alpha * tensor_scale(t)
     return (_rows if is_rows else _contraction)(*values, sizes, alpha).astype(dtype)
 
 
