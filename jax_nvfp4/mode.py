@@ -93,6 +93,8 @@ class Mode:
         zero_tail: whether the rows of x past the last group get codes and scales, which are zero.
         emax: the largest block scale.
         search: how block scales are chosen.
+        scale_floor: whether a power-of-two scale is that of the block's largest binade, instead of the next one above
+            its largest value.
     """
 
     format: Format = NVFP4_FORMAT
@@ -101,6 +103,7 @@ class Mode:
     zero_tail: bool = True
     emax: float = NVFP4_FORMAT.scale_max
     search: Search = Search()
+    scale_floor: bool = False
     row: Direction | None = None
     col: Direction | None = None
 
@@ -128,6 +131,7 @@ class Mode:
             "zero_tail": np.bool_(self.zero_tail),
             "emax": np.float32(self.emax),
             **_members("search", self.search),
+            "scale_floor": np.bool_(self.scale_floor),
         }
         for name in ("row", "col"):
             direction = getattr(self, name)

@@ -77,15 +77,19 @@ class QuantSpec:
     """The description of one quantized operand.
 
     Attributes:
-        format: "nvfp4", E2M1 elements with E4M3 block scales and a float32 amax (contract section 2).
-        block: (1, 16) for one scale per 16 elements along the quantized axis, (16, 16) for one scale per
-            aligned tile, which makes the row and the column quantization of a weight share their codes.
+        format: "nvfp4", E2M1 elements with E4M3 block scales and a float32 amax (section 2); "mxfp8" or "mxfp8_e5m2",
+            E4M3 or E5M2 elements with a power of two per block and no amax (section 8).
+        block: (1, 16), for MXFP8 (1, 32), for one scale per run of elements along the quantized axis, which is the
+            default; (16, 16) for one scale per aligned tile, which makes the row and the column quantization of a
+            weight share their codes.
         scope: what one amax covers, "tensor" (the trailing matrix), "row" or "group". Row scope exists for
             (1, 16) blocks along the last axis only; group scope is what grouped operations make.
         scale_layout: "linear" or "swizzled" block scales.
         rht: the random Hadamard transform that comes before quantizing, for (1, 16) blocks along axis -2 only.
         four_over_six: how each block scale is chosen of two; None for the standard scale. Never stochastic, never with
             `rht`.
+        scale_rounding: of powers of two: "rceil", with which no element saturates, or "floor", that of the binade of
+            the block maximum.
         math: "exact", or "fast" for the approximate reciprocal of section 7 in a `quantize_dual` with `rht`.
 
     Rounding is not part of the spec: a `key` given to the operation means stochastic, none means nearest.
@@ -95,17 +99,19 @@ class QuantSpec:
     """
 
     format: str = "nvfp4"
-    block: Block = NVFP4_FORMAT.blocks[0]
+    block: Block = None  # type: ignore[assignment]  # that of the format
     scope: ScopeName = "tensor"
     scale_layout: ScaleLayout = "linear"
     rht: RHT | None = None
     four_over_six: FourOverSix | None = None
+    scale_rounding: Literal["rceil", "floor"] = "rceil"
     math: MathName = "exact"
 
     def __post_init__(self):
         if self.format not in FORMATS:
             raise ValueError(f"format must be one of {', '.join(map(repr, FORMATS))}, got {self.format!r}")
-        block = tuple(self.block) if isinstance(self.block, tuple | list) else self.block
+        block = self.facts.blocks[0] if self.block is None else self.block
+        block = tuple(block) if isinstance(block, tuple | list) else block
         object.__setattr__(self, "block", block)
         if block not in self.facts.blocks:
             allowed = " or ".join(map(str, self.facts.blocks))
@@ -114,6 +120,12 @@ class QuantSpec:
             raise ValueError(f"scope must be one of {get_args(ScopeName)}, got {self.scope!r}")
         if self.scale_layout not in get_args(ScaleLayout):
             raise ValueError(f"scale_layout must be one of {get_args(ScaleLayout)}, got {self.scale_layout!r}")
+        if self.scale_rounding not in ("rceil", "floor"):
+            raise ValueError(f"scale_rounding must be 'rceil' or 'floor', got {self.scale_rounding!r}")
+        if self.facts.has_amax and self.scale_rounding != "rceil":
+            raise ValueError(f"scale_rounding belongs to powers of two, which {self.format!r} does not have")
+        if not self.facts.has_amax and (self.scope == "row" or self.rht or self.four_over_six):
+            raise ValueError(f"format {self.format!r} has no amax: no scope='row', no rht and no four_over_six")
         if self.math not in get_args(MathName):
             raise ValueError(f"math must be one of {get_args(MathName)}, got {self.math!r}")
         if self.rht is not None and not isinstance(self.rht, RHT):
@@ -150,7 +162,9 @@ class QuantSpec:
     def scaling(self) -> Mode:
         """What a call is told about its scales, whatever its outputs."""
         search = Search() if self.four_over_six is None else self.four_over_six.search
-        return Mode(self.facts, Scope[self.scope.upper()], Math[self.math.upper()], emax=self.emax, search=search)
+        floor = self.scale_rounding == "floor"
+        scope, math = Scope[self.scope.upper()], Math[self.math.upper()]
+        return Mode(self.facts, scope, math, emax=self.emax, search=search, scale_floor=floor)
 
     @property
     def emax(self) -> float:
@@ -165,6 +179,7 @@ class QuantSpec:
 
 NVFP4 = QuantSpec()
 NVFP4_2D = QuantSpec(block=NVFP4_FORMAT.blocks[1])
+MXFP8 = QuantSpec("mxfp8")
 
 
 @dataclass(frozen=True)

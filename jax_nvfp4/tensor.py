@@ -34,7 +34,7 @@ class BlockScaled:
 
     codes: jax.Array
     scales: jax.Array
-    amax: jax.Array
+    amax: jax.Array | None
     spec: QuantSpec
     axis: int
     group_sizes: jax.Array | None = None
@@ -43,7 +43,8 @@ class BlockScaled:
     def shape(self) -> tuple[int, ...]:
         """The shape of the operand that was quantized."""
         *batch, rows, packed = self.codes.shape
-        return (*batch, rows, 2 * packed) if self.axis == -1 else (*batch, 2 * packed, rows)
+        size = packed * self.spec.facts.codes_per_byte
+        return (*batch, rows, size) if self.axis == -1 else (*batch, size, rows)
 
     @property
     def ndim(self) -> int:

@@ -4,6 +4,7 @@
 
 #include "blocks.h"
 #include "handler.h"
+#include "mxfp8.h"
 #include "pages.h"
 
 namespace jax_nvfp4 {
@@ -30,6 +31,16 @@ NVFP4_KERNEL void DequantizeRun(Packed in, const float* amax, float emax, int64_
   DequantizeCodes<Float>(codes, per_element, count, y + start);
 }
 
+template <typename Float, typename Element>
+NVFP4_KERNEL void DequantizeMxRun(Packed in, int64_t start, int64_t count, typename Float::Word* y) {
+  float factors[kRun / kMxBlock], per_element[kRun];
+  const int64_t blocks = count / kMxBlock;
+  for (int64_t block = 0; block < blocks; ++block) factors[block] = E8M0Value(in.scales[start / kMxBlock + block]);
+  Repeat<kMxBlock>(factors, blocks, per_element);
+  const uint8_t* codes = in.codes + start;
+  for (int64_t i = 0; i < count; ++i) y[start + i] = Float::Narrow(Element::Value(codes[i]) * per_element[i]);
+}
+
 // `amax` is null for the values without their tensor scale.
 ffi::Error Run(ffi::ThreadPool& pool, const Call& call, const float* amax) {
   if (call.size() == 0) return ffi::Error::Success();
@@ -39,6 +50,8 @@ ffi::Error Run(ffi::ThreadPool& pool, const Call& call, const float* amax) {
     using Float = decltype(type);
     auto* words = static_cast<typename Float::Word*>(out);
     ForEachRun(pool, call, [&](int64_t index, int64_t start, int64_t count) {
+      if (call.mode.format == Format::kMxfp8) return DequantizeMxRun<Float, E4M3>(in, start, count, words);
+      if (call.mode.format == Format::kMxfp8E5M2) return DequantizeMxRun<Float, E5M2>(in, start, count, words);
       DequantizeRun<Float>(in, amax ? amax + index : nullptr, call.mode.emax, start, count, words);
     });
   });

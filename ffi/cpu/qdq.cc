@@ -4,6 +4,7 @@
 
 #include "blocks.h"
 #include "handler.h"
+#include "mxfp8.h"
 #include "pages.h"
 #include "parallel.h"
 #include "search.h"
@@ -69,13 +70,31 @@ NVFP4_KERNEL void QdqStrip(const typename Float::Word* x, float amax, const Mode
   for (int64_t row = 0; row < kBlock; ++row) QdqRow<Float>(x + row * stride, scales, cols, y + row * stride);
 }
 
+template <typename Float, typename Element>
+NVFP4_KERNEL void QdqMxRun(const typename Float::Word* x, bool floor, int64_t count, typename Float::Word* y) {
+  float amax[kRun / kMxBlock], factors[kRun / kMxBlock], multipliers[kRun], values[kRun];
+  uint8_t scales[kRun / kMxBlock];
+  const int64_t blocks = count / kMxBlock;
+  RowAmax<Float, kMxBlock>(x, blocks, amax);
+  MxScales<Element>(amax, blocks, floor, scales, factors);
+  Repeat<kMxBlock>(factors, blocks, multipliers);
+  for (int64_t block = 0; block < blocks; ++block) factors[block] = E8M0Value(scales[block]);
+  Repeat<kMxBlock>(factors, blocks, values);
+  for (int64_t i = 0; i < count; ++i) {
+    y[i] = Float::Narrow(Element::Value(Element::Encode(Float::Widen(x[i]) * multipliers[i])) * values[i]);
+  }
+}
+
 template <typename Float>
 void Qdq(ffi::ThreadPool& pool, const Call& call) {
   auto* x = call.data<const typename Float::Word>(Role::kX);
   auto* y = static_cast<typename Float::Word*>(ResultData(call.buffer(Role::kY)));
   auto* amax = call.data<const float>(Role::kAmax);
   if (!call.mode.tile()) {
+    const bool floor = call.mode.scale_floor;
     ForEachRun(pool, call, [&](int64_t index, int64_t start, int64_t count) {
+      if (call.mode.format == Format::kMxfp8) return QdqMxRun<Float, E4M3>(x + start, floor, count, y + start);
+      if (call.mode.format == Format::kMxfp8E5M2) return QdqMxRun<Float, E5M2>(x + start, floor, count, y + start);
       QdqRun<Float>(x + start, amax[index], call.mode, count, y + start);
     });
     return;

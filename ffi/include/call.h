@@ -159,6 +159,9 @@ class Call {
     }
     if (mode.row.has_rht()) return Invalid("the transform runs along the rows of x: only a column direction has it");
     if (mode.tile() && (mode.col.has_rht() || mode.grouped())) return Invalid("tiles have neither transform nor groups");
+    if (!mode.facts().has_amax && (mode.row_scope() || mode.stochastic() || mode.search.present() || mode.col.has_rht())) {
+      return Invalid("this format has no amax, no stochastic rounding, no four-over-six and no Hadamard transform");
+    }
     if (mode.search.present() && (mode.stochastic() || mode.col.has_rht())) {
       return Invalid("four-over-six has neither stochastic rounding nor the Hadamard transform");
     }

@@ -42,6 +42,7 @@ struct Mode {
   bool zero_tail;  // rows past the last group get codes and scales
   float emax;      // the largest block scale
   Search search;
+  bool scale_floor;  // powers of two: of the largest binade instead of the next above the largest value
   Direction row;  // blocks along the last axis of x
   Direction col;  // blocks along its rows, stored transposed
 
@@ -64,7 +65,7 @@ inline bool operator==(const Search& a, const Search& b) {
 
 inline bool operator==(const Mode& a, const Mode& b) {
   return a.format == b.format && a.scope == b.scope && a.math == b.math && a.zero_tail == b.zero_tail && a.emax == b.emax &&
-         a.search == b.search &&
+         a.search == b.search && a.scale_floor == b.scale_floor &&
          a.row == b.row && a.col == b.col;
 }
 
@@ -86,4 +87,5 @@ XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(jax_nvfp4::Mode, xla::ffi::StructMember<ja
                                       xla::ffi::StructMember<jax_nvfp4::SearchError>("search_error"),
                                       xla::ffi::StructMember<bool>("search_fp16"),
                                       xla::ffi::StructMember<bool>("search_tree"),
+                                      xla::ffi::StructMember<bool>("scale_floor"),
                                       NVFP4_DIRECTION_MEMBERS("row"), NVFP4_DIRECTION_MEMBERS("col"));

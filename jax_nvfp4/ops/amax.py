@@ -52,9 +52,11 @@ def reduced(x, groups: tuple[jax.Array, ...], scope: ScopeName, rht: RHT | None,
     return (results[0], results[-1]) if dual else results[0]
 
 
-def amax_of(x, spec: QuantSpec, given=None) -> jax.Array:
-    """`given` as the amax that belongs to `x`, or the amax of `x` where it is None."""
-    return amax(x, scope=spec.scope, rht=spec.rht) if given is None else arguments.given_amax(given, x, spec)
+def amax_of(x, spec: QuantSpec, given=None) -> jax.Array | None:
+    """`given` as the amax that belongs to `x`, the amax of `x` where it is None, or None for formats without one."""
+    if given is None:
+        return amax(x, scope=spec.scope, rht=spec.rht) if spec.facts.has_amax else None
+    return arguments.given_amax(given, x, spec)
 
 
 def _local(bind, operands, mode, axes):

@@ -98,6 +98,8 @@ def group_sizes(given, x) -> jax.Array:
 
 def given_amax(amax, x, spec: QuantSpec, groups: int = 0) -> jax.Array:
     """`amax` as the float32 array that belongs to `x`."""
+    if not spec.facts.has_amax:
+        raise ValueError(f"format {spec.format!r} has no amax, got one: leave it out")
     if isinstance(amax, bool) or not isinstance(amax, int | float) and not hasattr(amax, "dtype"):
         raise TypeError(f"amax must be a number or a float32 array, got {amax!r}")
     if isinstance(amax, int | float | np.ndarray | np.generic) and np.any(np.asarray(amax) < 0):

@@ -29,7 +29,9 @@ def dequantize(t: BlockScaled, dtype=jnp.bfloat16) -> jax.Array:
     if name not in FLOAT_DTYPES:
         raise TypeError(f"dtype must be one of {', '.join(FLOAT_DTYPES)}, got {name}")
     codes, scales = _linear(t)
-    if t.spec.scope == "group":
+    if t.amax is None:
+        (y,) = _dequantize(codes, scales, mode=_mode(t), dtype=name)
+    elif t.spec.scope == "group":
         y = _dequantize_groups(t, codes, scales, name)
     else:
         (y,) = _dequantize(codes, scales, t.amax, mode=_mode(t, Scope[t.spec.scope.upper()]), dtype=name)

@@ -197,9 +197,9 @@ def _grouped_spec(spec, axis: int, x, name: str = "spec") -> QuantSpec:
     return replace(spec, scope="group")
 
 
-def _amax_of(x, sizes: jax.Array, spec: QuantSpec, given) -> jax.Array:
+def _amax_of(x, sizes: jax.Array, spec: QuantSpec, given) -> jax.Array | None:
     if given is None:
-        return grouped_amax(x, sizes, rht=spec.rht)
+        return grouped_amax(x, sizes, rht=spec.rht) if spec.facts.has_amax else None
     return arguments.given_amax(given, x, spec, sizes.shape[-1])
 
 

@@ -108,8 +108,8 @@ def run(x, specs, amaxes, key=None, origin=None, *, groups=(), zero_tail: bool =
     row, col = (specs[axis].direction(key is not None) if axis in specs else None for axis in (-1, -2))
     # Of two, the columnwise spec is the one that can ask for fast math.
     mode = replace(list(specs.values())[-1].scaling, zero_tail=zero_tail, row=row, col=col)
-    scales = [amaxes[axis] for axis in specs][: 2 if mode.is_dual else 1]
-    results = _quantize(x, *scales, *groups, *_random(x, specs, key, origin), mode=mode)
+    scales = [amaxes[axis] for axis in specs if amaxes[axis] is not None]
+    results = _quantize(x, *scales[: 2 if mode.is_dual else 1], *groups, *_random(x, specs, key, origin), mode=mode)
     pairs = zip(results[0::2], results[1::2], strict=True)
     return tuple(
         BlockScaled(codes, scales, amaxes[axis], spec, axis, *groups)
@@ -126,6 +126,8 @@ def _random(x, specs, key, origin) -> tuple[jax.Array, ...]:
     for spec in specs.values():
         if spec.is_tile:
             raise ValueError(f"{spec.block} blocks are never rounded stochastically (section 4): leave out the key")
+        if not spec.facts.has_amax:
+            raise ValueError(f"format {spec.format!r} is never rounded stochastically (section 8): leave out the key")
         if spec.four_over_six is not None:
             raise ValueError("four-over-six is never rounded stochastically (section 5): leave out the key")
     arguments.check_key(key)
