@@ -1,9 +1,9 @@
-"""Global memory: views of flat buffers whose accesses are wide, and where a CTA of a flat grid works."""
+"""Buffers: what they are compiled with, views of global memory whose accesses are wide, registers."""
 
 from __future__ import annotations
 
 import cutlass.cute as cute
-from cutlass import Int32, Int64, Uint32
+from cutlass import Int64, Uint32
 from cutlass.cute.runtime import make_fake_compact_tensor
 
 
@@ -23,8 +23,3 @@ def groups(buffer, dtype, size: int):
 def registers(size: int):
     """A fragment of Uint32 registers, to be indexed with compile-time constants only."""
     return cute.make_rmem_tensor(size, Uint32)
-
-
-def divisor(size):
-    """A divisor for kernels, which divide 32-bit numbers by it without a division."""
-    return cute.fast_divmod_create_divisor_v2(Int32(size))
