@@ -51,7 +51,7 @@ ffi::Error Run(ffi::ThreadPool& pool, const Call& call, const float* amax) {
     auto* words = static_cast<typename Float::Word*>(out);
     ForEachRun(pool, call, [&](int64_t index, int64_t start, int64_t count) {
       if (call.mode.format == Format::kMxfp8) return DequantizeMxRun<Float, E4M3>(in, start, count, words);
-      if (call.mode.format == Format::kMxfp8E5M2) return DequantizeMxRun<Float, E5M2>(in, start, count, words);
+      if (call.mode.format == Format::kMxfp8E5m2) return DequantizeMxRun<Float, E5M2>(in, start, count, words);
       DequantizeRun<Float>(in, amax ? amax + index : nullptr, call.mode.emax, start, count, words);
     });
   });

@@ -94,7 +94,7 @@ void Qdq(ffi::ThreadPool& pool, const Call& call) {
     const bool floor = call.mode.scale_floor;
     ForEachRun(pool, call, [&](int64_t index, int64_t start, int64_t count) {
       if (call.mode.format == Format::kMxfp8) return QdqMxRun<Float, E4M3>(x + start, floor, count, y + start);
-      if (call.mode.format == Format::kMxfp8E5M2) return QdqMxRun<Float, E5M2>(x + start, floor, count, y + start);
+      if (call.mode.format == Format::kMxfp8E5m2) return QdqMxRun<Float, E5M2>(x + start, floor, count, y + start);
       QdqRun<Float>(x + start, amax[index], call.mode, count, y + start);
     });
     return;

@@ -41,7 +41,7 @@ ffi::Error RunQuantize(ffi::ThreadPool& pool, const Call& call) {
         return QuantizeNvfp4<Float>(pool, job);
       case Format::kMxfp8:
         return QuantizeMxfp8<Float, E4M3>(pool, job);
-      case Format::kMxfp8E5M2:
+      case Format::kMxfp8E5m2:
         return QuantizeMxfp8<Float, E5M2>(pool, job);
     }
   });

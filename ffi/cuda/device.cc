@@ -23,8 +23,13 @@ const char* FamilyOf(int major, int minor) {
 
 // What a kernel is compiled for, without what is uniform over a launch and told at run time: Mode.compiled() in C++.
 Mode Compiled(Mode mode) {
-  mode.scope = Scope::kTensor;
-  mode.row.swizzled = mode.col.swizzled = false;
+  if (!mode.grouped()) mode.scope = Scope::kTensor;
+  mode.zero_tail = true;
+  for (Direction* direction : {&mode.row, &mode.col}) {
+    if (!direction->present) *direction = {};
+    direction->swizzled = false;
+    direction->rht = std::min(direction->rht, 0);
+  }
   return mode;
 }
 

@@ -35,7 +35,8 @@ ffi::Error QuantizeRows(cudaStream_t stream, const Call& call) {
 ffi::Error QuantizeColumns(cudaStream_t stream, const Call& call) {
   Mode mode = call.mode;
   mode.row = {};
-  return launch_quantize_columns(stream, call.dtype, mode, Flat(call, Role::kX), Flat(call, Role::kAmax),
+  const Role amax = call.has(Role::kColAmax) ? Role::kColAmax : Role::kAmax;
+  return launch_quantize_columns(stream, call.dtype, mode, Flat(call, Role::kX), Flat(call, amax),
                                  Flat(call, Role::kSeed), Flat(call, Role::kOrigin), Flat(call, Role::kColCodes),
                                  Flat(call, Role::kColScales), call.batch, call.rows, call.cols, mode.col.swizzled);
 }

@@ -9,7 +9,7 @@ namespace jax_nvfp4 {
 
 namespace ffi = xla::ffi;
 
-enum class Format : int32_t { kNvfp4, kMxfp8, kMxfp8E5M2 };
+enum class Format : int32_t { kNvfp4, kMxfp8, kMxfp8E5m2 };
 
 struct FormatFacts {
   int64_t block;  // consecutive elements that share a scale
