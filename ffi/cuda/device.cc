@@ -22,9 +22,13 @@ const char* FamilyOf(int major, int minor) {
 }
 
 // What a kernel is compiled for, without what is uniform over a launch and told at run time: Mode.compiled() in C++.
+// A direction that is not there is all zero in the table of variants.
 Mode Compiled(Mode mode) {
   mode.scope = Scope::kTensor;
-  mode.row.swizzled = mode.col.swizzled = false;
+  for (Direction* direction : {&mode.row, &mode.col}) {
+    if (!direction->present) *direction = {};
+    direction->swizzled = false;
+  }
   return mode;
 }
 

@@ -76,10 +76,9 @@ def literal(value) -> str:
     """A mode, or a part of one, as an aggregate of `ffi/include/mode.h`, whose members are in the same order."""
     if value is None:  # no such direction
         return "{}"
-    if isinstance(value, Format):
-        return f"Format::k{value.name.capitalize()}"
-    if isinstance(value, enum.IntEnum):
-        return f"{type(value).__name__}::k{value.name.capitalize()}"
+    if isinstance(value, Format | enum.IntEnum):
+        name = "".join(word.capitalize() for word in value.name.split("_"))
+        return f"{type(value).__name__}::k{name}"
     if dataclasses.is_dataclass(value):
         members = [literal(getattr(value, field.name)) for field in dataclasses.fields(value)]
         return "{" + ", ".join([*["true"] * isinstance(value, Direction), *members]) + "}"

@@ -38,6 +38,7 @@ def _kernel(
     how, tile = scaling.of(variant), variant.mode.row.tile
     thread, _, _ = cute.arch.thread_idx()
     matrix, matrix_scope, chunk, _ = placement.dense(down)
+    chunk = Uint32(Int64(chunk))  # straight from divmod it would stay signed, even as a Uint32
     # of each scope that the CTA meets: one matrix, or with row_scope at most one row per block
     scopes = how.scopes(MAX_SCOPES, round_trip=True)
     count = how.block // 2 if const_expr(tile) else PIECES
@@ -45,7 +46,7 @@ def _kernel(
     base = matrix * rows * row_pieces
     inside = []  # piece indices within the matrix
     if const_expr(tile):
-        warp = Uint32(chunk) * Uint32(WARPS) + Uint32(thread // 32)
+        warp = chunk * Uint32(WARPS) + Uint32(thread // 32)
         groups = (row_pieces + Uint32(HALF_WARP - 1)) // Uint32(HALF_WARP)
         row = Int64(warp // groups) * how.block + thread % 32 // HALF_WARP
         column = warp % groups * Uint32(HALF_WARP) + Uint32(thread % HALF_WARP)
@@ -67,8 +68,8 @@ def _kernel(
     first_row = Uint32(0)
     if const_expr(not tile):
         if row_scope != 0:
-            first_row = Uint32(chunk) * Uint32(PER_CTA) // row_pieces
-            last_row = (Uint32(chunk) * Uint32(PER_CTA) + Uint32(PER_CTA - 1)) // row_pieces
+            first_row = chunk * Uint32(PER_CTA) // row_pieces
+            last_row = (chunk * Uint32(PER_CTA) + Uint32(PER_CTA - 1)) // row_pieces
             first_scope = matrix_scope * rows + first_row
             scope_count = Int32(cutlass.min(Int64(last_row) + 1, rows)) - Int32(first_row)
     for scope in cutlass.range(thread, scope_count, THREADS, unroll=1):
