@@ -56,7 +56,6 @@ def _kernel(
         if left > j * THREADS:
             loaded[j] = Uint32(my_codes[j])
             bytes_[j] = Uint32(my_scales[j])
-    out = memory.registers(WORDS)
     for j in cutlass.range_constexpr(PIECES):
         if left > j * THREADS:
             piece_amax = None
@@ -66,10 +65,7 @@ def _kernel(
                     piece_amax = amax[scope * rows + Uint32(first + j * THREADS) // row_pieces]
             factor = how.factor(bytes_[j], piece_amax)
             values = [ptx.mul(v, factor) for v in e2m1.values(loaded[j], elements)]
-            words = operand.narrow(values, variant.dtype)
-            for w in cutlass.range_constexpr(WORDS):
-                out[w] = words[w]
-            cute.autovec_copy(out, my_y[(j, None)])
+            memory.store(operand.narrow(values, variant.dtype), my_y[(j, None)])
 
 
 @cute.jit

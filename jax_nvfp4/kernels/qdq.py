@@ -88,10 +88,7 @@ def _kernel(
             found.append(how.scale([loaded[j]], neighbours, scopes, scope))
     for j in cutlass.range_constexpr(count):
         if actives[j]:
-            words = how.round_trip(loaded[j], found[j])
-            for w in cutlass.range_constexpr(WORDS):
-                pieces[j][w] = words[w]
-            cute.autovec_copy(pieces[j], y[(base + inside[j], None)])
+            memory.store(how.round_trip(loaded[j], found[j]), y[(base + inside[j], None)])
 
 
 @cute.jit
@@ -115,7 +112,7 @@ def launch(
         y: like x.
         batch: at least 1.
         rows: at least 1, a multiple of 16 with tiles.
-        columns: at least 16; a matrix has fewer than 2**32 pieces of 16 bytes.
+        columns: at least 16; a matrix has fewer than 2**32 - 512 pieces of 16 bytes.
         row_scope: 1 where each row has its own amax, else 0; never with tiles.
         variant: what to compile.
     """

@@ -129,9 +129,7 @@ def _kernel(
             loaded = [words[i][j] for j in range(cute.size(words[i]))]
             scale = how.scale([loaded], [], scopes, scope)
             byte = scale.byte
-            out = memory.registers(how.code_words)
-            out[0], out[1] = how.codes(loaded, scale, random)
-            cute.autovec_copy(out, codes[(Int64(block.place), None)])
+            memory.store(how.codes(loaded, scale, random), codes[(Int64(block.place), None)])
             if const_expr(not swizzled):
                 block_scales[first + block.place] = Uint8(byte)
         if const_expr(swizzled):
