@@ -22,6 +22,7 @@ const char* FamilyOf(int major, int minor) {
 }
 
 // What a kernel is compiled for, without what is uniform over a launch and told at run time: Mode.compiled() in C++.
+// A direction that is not there is all zero in the table of variants.
 Mode Compiled(Mode mode) {
   if (!mode.grouped()) mode.scope = Scope::kTensor;
   mode.zero_tail = true;

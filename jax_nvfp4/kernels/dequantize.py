@@ -6,12 +6,15 @@ A thread makes pieces of 16 bytes, neighbouring lanes neighbouring pieces. Moves
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, Uint8, Uint16, Uint32, const_expr
 
 from jax_nvfp4.kernels.primitives import e2m1, memory, operand, placement, ptx, scaling
+from jax_nvfp4.mode import Scope
 
 THREADS = 256
 WORDS = 4  # per piece
@@ -28,10 +31,9 @@ def _kernel(
     rows: Int64,
     row_pieces: Uint32,
     down: cute.FastDivmodDivisorV2,
-    row_scope: Int32,
     variant: cutlass.Constexpr,
 ):
-    """The grid is flat over (batch, chunks of one matrix)."""
+    """The grid is flat over (batch, chunks of one matrix). The mode says the scope too."""
     how, elements = scaling.of(variant), WORDS * operand.per_word(variant.dtype)
     thread, _, _ = cute.arch.thread_idx()
     matrix, scope, chunk, _ = placement.dense(down)
@@ -46,30 +48,26 @@ def _kernel(
         block_scales.iterator + start // per_block, cute.make_layout(PIECES, stride=THREADS // per_block)
     )
     my_y = cute.make_tensor(y[(start, None)].iterator, cute.make_layout((PIECES, WORDS), stride=(THREADS * WORDS, 1)))
-    matrix_amax = Float32(0)
+    amaxes = [None] * PIECES
     if const_expr(amax is not None):
-        if (row_scope == 0) & (left > 0):
-            matrix_amax = amax[scope]
+        amaxes = [Float32(0)] * PIECES
+        if const_expr(variant.mode.scope == Scope.ROW):
+            for j in cutlass.range_constexpr(PIECES):
+                if left > j * THREADS:
+                    amaxes[j] = amax[scope * rows + Uint32(first + j * THREADS) // row_pieces]
+        elif left > 0:
+            amaxes = [amax[scope]] * PIECES
     loaded = [Uint32(0) for _ in range(PIECES)]
     bytes_ = [Uint32(0) for _ in range(PIECES)]
     for j in cutlass.range_constexpr(PIECES):
         if left > j * THREADS:
             loaded[j] = Uint32(my_codes[j])
             bytes_[j] = Uint32(my_scales[j])
-    out = memory.registers(WORDS)
     for j in cutlass.range_constexpr(PIECES):
         if left > j * THREADS:
-            piece_amax = None
-            if const_expr(amax is not None):
-                piece_amax = matrix_amax
-                if row_scope != 0:
-                    piece_amax = amax[scope * rows + Uint32(first + j * THREADS) // row_pieces]
-            factor = how.factor(bytes_[j], piece_amax)
+            factor = how.factor(bytes_[j], amaxes[j])
             values = [ptx.mul(v, factor) for v in e2m1.values(loaded[j], elements)]
-            words = operand.narrow(values, variant.dtype)
-            for w in cutlass.range_constexpr(WORDS):
-                out[w] = words[w]
-            cute.autovec_copy(out, my_y[(j, None)])
+            memory.store(operand.narrow(values, variant.dtype), my_y[(j, None)])
 
 
 @cute.jit
@@ -106,17 +104,18 @@ def launch(
         cute.recast_ptr(codes.iterator, dtype=code_word), cute.make_layout(batch * rows * row_pieces)
     )
     down = (rows * row_pieces + PER_CTA - 1) // PER_CTA
-    _kernel(
-        pieces,
-        block_scales,
-        amax,
-        memory.groups(y, Uint32, WORDS),
-        rows,
-        Uint32(row_pieces),
-        placement.divisor(down),
-        row_scope,
-        variant,
-    ).launch(grid=[batch * down, 1, 1], block=[THREADS, 1, 1], stream=stream)
+    for scope in (Scope.TENSOR,) if const_expr(amax is None) else (Scope.TENSOR, Scope.ROW):
+        if row_scope == int(scope == Scope.ROW):
+            _kernel(
+                pieces,
+                block_scales,
+                amax,
+                memory.groups(y, Uint32, WORDS),
+                rows,
+                Uint32(row_pieces),
+                placement.divisor(down),
+                replace(variant, mode=replace(variant.mode, scope=scope)),
+            ).launch(grid=[batch * down, 1, 1], block=[THREADS, 1, 1], stream=stream)
 
 
 def arguments(variant) -> tuple:

@@ -76,18 +76,13 @@ def literal(value) -> str:
     """A mode, or a part of one, as an aggregate of `ffi/include/mode.h`, whose members are in the same order."""
     if value is None:  # no such direction
         return "{}"
-    if isinstance(value, Format):
-        return f"Format::k{_camel(value.name)}"
-    if isinstance(value, enum.IntEnum):
-        return f"{type(value).__name__}::k{_camel(value.name.lower())}"
+    if isinstance(value, Format | enum.IntEnum):
+        name = "".join(word.capitalize() for word in value.name.split("_"))
+        return f"{type(value).__name__}::k{name}"
     if dataclasses.is_dataclass(value):
         members = [literal(getattr(value, field.name)) for field in dataclasses.fields(value)]
         return "{" + ", ".join([*["true"] * isinstance(value, Direction), *members]) + "}"
     return str(value).lower()
-
-
-def _camel(name: str) -> str:
-    return "".join(part[:1].upper() + part[1:] for part in name.split("_"))
 
 
 def _launch_function(kernel: str, parameters: tuple[tuple[str, str], ...]) -> str:

@@ -34,7 +34,7 @@ FAMILIES = {
         Family("sm_120f", ("12.0", "12.1"), fp4_conversion=True, packed_f32=True),
     )
 }
-"""Every family by name."""
+"""Every family by name. The targets sm_100f and sm_120f give the machine code of sm_100a, sm_103a and sm_120a."""
 
 FAMILY_OF = {capability: family.arch for family in FAMILIES.values() for capability in family.capabilities}
 """Compute capability -> the name of the family whose kernels run there."""

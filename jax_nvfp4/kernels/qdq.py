@@ -7,12 +7,15 @@ per quarter warp. The 2 (float32: 4) lanes that share a block agree on its maxim
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, Uint32, const_expr
 
 from jax_nvfp4.kernels.primitives import memory, operand, placement, scaling
+from jax_nvfp4.mode import Scope
 
 THREADS = 256
 WARPS = THREADS // 32
@@ -31,21 +34,21 @@ def _kernel(
     rows: Int64,
     row_pieces: Uint32,
     down: cute.FastDivmodDivisorV2,
-    row_scope: Int32,
     variant: cutlass.Constexpr,
 ):
-    """The grid is flat over (batch, chunks of one matrix)."""
-    how, tile = scaling.of(variant), variant.mode.row.tile
+    """The grid is flat over (batch, chunks of one matrix). The mode says the scope too."""
+    how, tile, row_scope = scaling.of(variant), variant.mode.row.tile, variant.mode.scope == Scope.ROW
     thread, _, _ = cute.arch.thread_idx()
     matrix, matrix_scope, chunk, _ = placement.dense(down)
+    chunk = Uint32(Int64(chunk))  # straight from divmod it would stay signed, even as a Uint32
     # of each scope that the CTA meets: one matrix, or with row_scope at most one row per block
-    scopes = how.scopes(MAX_SCOPES, round_trip=True)
+    scopes = how.scopes(MAX_SCOPES if row_scope else 1, round_trip=True)
     count = how.block // 2 if const_expr(tile) else PIECES
 
     base = matrix * rows * row_pieces
     inside = []  # piece indices within the matrix
     if const_expr(tile):
-        warp = Uint32(chunk) * Uint32(WARPS) + Uint32(thread // 32)
+        warp = chunk * Uint32(WARPS) + Uint32(thread // 32)
         groups = (row_pieces + Uint32(HALF_WARP - 1)) // Uint32(HALF_WARP)
         row = Int64(warp // groups) * how.block + thread % 32 // HALF_WARP
         column = warp % groups * Uint32(HALF_WARP) + Uint32(thread % HALF_WARP)
@@ -63,16 +66,14 @@ def _kernel(
             cute.autovec_copy(x[(base + inside[j], None)], pieces[j])
     loaded = [[pieces[j][w] for w in range(WORDS)] for j in range(count)]
 
-    first_scope, scope_count = matrix_scope, Int32(1)
-    first_row = Uint32(0)
-    if const_expr(not tile):
-        if row_scope != 0:
-            first_row = Uint32(chunk) * Uint32(PER_CTA) // row_pieces
-            last_row = (Uint32(chunk) * Uint32(PER_CTA) + Uint32(PER_CTA - 1)) // row_pieces
-            first_scope = matrix_scope * rows + first_row
-            scope_count = Int32(cutlass.min(Int64(last_row) + 1, rows)) - Int32(first_row)
-    for scope in cutlass.range(thread, scope_count, THREADS, unroll=1):
-        how.open_scope(scopes, scope, amax, first_scope + scope)
+    if const_expr(row_scope):
+        first_row = chunk * Uint32(PER_CTA) // row_pieces
+        last_row = (chunk * Uint32(PER_CTA) + Uint32(PER_CTA - 1)) // row_pieces
+        scope_count = Int32(cutlass.min(Int64(last_row) + 1, rows)) - Int32(first_row)
+        for scope in cutlass.range(thread, scope_count, THREADS, unroll=1):
+            how.open_scope(scopes, scope, amax, matrix_scope * rows + first_row + scope)
+    elif thread == 0:
+        how.open_scope(scopes, 0, amax, matrix_scope)
     cute.arch.sync_threads()
 
     neighbours = [1, 2] if const_expr(operand.per_word(variant.dtype) == 1) else [1]  # lanes that share a block
@@ -81,16 +82,11 @@ def _kernel(
     else:
         found = []
         for j in cutlass.range_constexpr(count):
-            scope = Uint32(0)
-            if row_scope != 0:
-                scope = Uint32(inside[j]) // row_pieces - first_row
+            scope = Uint32(inside[j]) // row_pieces - first_row if const_expr(row_scope) else 0
             found.append(how.scale([loaded[j]], neighbours, scopes, scope))
     for j in cutlass.range_constexpr(count):
         if actives[j]:
-            words = how.round_trip(loaded[j], found[j])
-            for w in cutlass.range_constexpr(WORDS):
-                pieces[j][w] = words[w]
-            cute.autovec_copy(pieces[j], y[(base + inside[j], None)])
+            memory.store(how.round_trip(loaded[j], found[j]), y[(base + inside[j], None)])
 
 
 @cute.jit
@@ -114,7 +110,7 @@ def launch(
         y: like x.
         batch: at least 1.
         rows: at least 1, a multiple of 16 with tiles.
-        columns: at least 16; a matrix has fewer than 2**32 pieces of 16 bytes.
+        columns: at least 16; a matrix has fewer than 2**32 - 512 pieces of 16 bytes.
         row_scope: 1 where each row has its own amax, else 0; never with tiles.
         variant: what to compile.
     """
@@ -124,16 +120,17 @@ def launch(
         down = (rows // block * ((row_pieces + HALF_WARP - 1) // HALF_WARP) + WARPS - 1) // WARPS
     else:
         down = (rows * row_pieces + PER_CTA - 1) // PER_CTA
-    _kernel(
-        memory.groups(x, Uint32, WORDS),
-        amax,
-        memory.groups(y, Uint32, WORDS),
-        rows,
-        Uint32(row_pieces),
-        placement.divisor(down),
-        row_scope,
-        variant,
-    ).launch(grid=[batch * down, 1, 1], block=[THREADS, 1, 1], stream=stream)
+    for scope in (Scope.TENSOR,) if const_expr(variant.mode.row.tile) else (Scope.TENSOR, Scope.ROW):
+        if row_scope == int(scope == Scope.ROW):
+            _kernel(
+                memory.groups(x, Uint32, WORDS),
+                amax,
+                memory.groups(y, Uint32, WORDS),
+                rows,
+                Uint32(row_pieces),
+                placement.divisor(down),
+                replace(variant, mode=replace(variant.mode, scope=scope)),
+            ).launch(grid=[batch * down, 1, 1], block=[THREADS, 1, 1], stream=stream)
 
 
 def arguments(variant) -> tuple:

@@ -60,15 +60,13 @@ def _kernel(
             philox.open_stream(stream, seed, origin, scope)
     cute.arch.sync_threads()
 
-    out = memory.registers(2)
     for i in cutlass.range_constexpr(strip.COLUMNS):
         block = strip.columns(words, dtype)[i]
         scale = how.scale([block], [], scopes)
         random = None
         if const_expr(stochastic):
             random = philox.draw(stream, philox.ALONG_COLUMNS, first_strip + own_strip, column + i)
-        out[0], out[1] = how.codes(block, scale, random)
-        cute.autovec_copy(out, turned[(i, lane, own_strip, None)])
+        memory.store(how.codes(block, scale, random), turned[(i, lane, own_strip, None)])
         byte = scale.byte
         if (first_strip + own_strip >= strips) | (column + i >= columns):
             byte = Uint32(0)  # padding of swizzled scales

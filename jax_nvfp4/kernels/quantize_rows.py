@@ -129,9 +129,7 @@ def _kernel(
             loaded = [words[i][j] for j in range(cute.size(words[i]))]
             scale = how.scale([loaded], [], scopes, scope)
             byte = scale.byte
-            out = memory.registers(how.code_words)
-            out[0], out[1] = how.codes(loaded, scale, random)
-            cute.autovec_copy(out, codes[(Int64(block.place), None)])
+            memory.store(how.codes(loaded, scale, random), codes[(Int64(block.place), None)])
             if const_expr(not swizzled):
                 block_scales[first + block.place] = Uint8(byte)
         if const_expr(swizzled):
@@ -196,9 +194,9 @@ def launch(
         across = (blocks + (1 << width_log2) - 1) >> width_log2
         down = Int32(formats.round_up(rows, SWIZZLE_ROWS)) >> (PER_CTA_LOG2 - width_log2)
     # the two switches are compiled in: as run-time branches they cost 3 % of the time
-    for scope in Scope:
+    for scope in (Scope.TENSOR, Scope.ROW):
         for layout in (0, 1):
-            if (row_scope == scope.value) & (swizzled == layout):
+            if (row_scope == int(scope == Scope.ROW)) & (swizzled == layout):
                 row = replace(variant.mode.row, swizzled=layout == 1)
                 _kernel(
                     memory.groups(x, Uint32, how.block // operand.per_word(variant.dtype)),

@@ -96,10 +96,8 @@ def _kernel(
                 by_row[own_strip * BLOCK + half * 8 + r, lane] = Uint16(codes[r])
     if const_expr(mode.col is not None):
         turned = strip.shared_codes()
-        out = memory.registers(2)
         for i in cutlass.range_constexpr(strip.COLUMNS):
-            out[0], out[1] = block_codes[i]
-            cute.autovec_copy(out, turned[(i, lane, own_strip, None)])
+            memory.store(block_codes[i], turned[(i, lane, own_strip, None)])
     cute.arch.sync_threads()
 
     if const_expr(mode.row is not None):

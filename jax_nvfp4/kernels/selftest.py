@@ -41,9 +41,8 @@ def _kernel(x: cute.Tensor, out: cute.Tensor, count: Int64, what: cutlass.Conste
             out[i] = Uint8(byte)
         else:
             words = [x[i * COUNTER_AND_KEY + j] for j in range(COUNTER_AND_KEY)]
-            draw = memory.registers(4)
-            draw[0], draw[1], draw[2], draw[3] = philox.philox(words[:4], philox.round_keys(words[4:]))
-            cute.autovec_copy(draw, memory.groups(out, Uint32, 4)[(i, None)])
+            draw = philox.philox(words[:4], philox.round_keys(words[4:]))
+            memory.store(draw, memory.groups(out, Uint32, 4)[(i, None)])
 
 
 @cute.jit

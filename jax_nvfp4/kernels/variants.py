@@ -6,17 +6,33 @@ A kernel is a module of this package, named like the rows of the table, that def
   Int64 or Int32; `variant` is the one compile-time value.
 * `arguments(variant)`: the fake tensors and the example scalars that `launch` is compiled with.
 
+The variants of a kernel take the same arguments, and at least one of them is in every build.
+
 Nothing here imports the DSL, so the table can be read anywhere.
 """
 
 from __future__ import annotations
 
+import enum
 import fnmatch
+import itertools
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 
 from jax_nvfp4.formats import FLOAT_DTYPES
-from jax_nvfp4.mode import Direction, Mode, Scope
+from jax_nvfp4.mode import Direction, Mode
+
+
+def _words(name: str, value, default) -> list[str]:
+    """What a member of a mode adds to the name of a variant: nothing if it has its default value."""
+    if value == default:
+        return []
+    if is_dataclass(value):
+        parts = (_words(f.name, getattr(value, f.name), f.default) for f in fields(value))
+        return [name, *itertools.chain(*parts)]
+    if isinstance(value, enum.IntEnum):
+        return [value.name.lower()]
+    return [name if value is True else f"{name}{value}"]
 
 
 @dataclass(frozen=True)
@@ -36,14 +52,8 @@ class Variant:
     @property
     def name(self) -> str:
         """Unique among variants, a C identifier."""
-        parts = [self.kernel, self.dtype, self.mode.format.name]
-        if self.mode.scope != Scope.TENSOR:
-            parts.append(self.mode.scope.name.lower())
-        for side in ("row", "col"):
-            if direction := getattr(self.mode, side):
-                set_ = [(f.name, v) for f in fields(Direction) if (v := getattr(direction, f.name)) != f.default]
-                parts += [side, *(name if value is True else f"{name}{value}" for name, value in set_)]
-        return "_".join(parts)
+        words = (_words(f.name, getattr(self.mode, f.name), f.default) for f in fields(Mode) if f.name != "format")
+        return "_".join([self.kernel, self.dtype, self.mode.format.name, *itertools.chain(*words)])
 
     def __str__(self) -> str:
         """What the DSL calls the functions that it compiles."""

@@ -23,3 +23,11 @@ def groups(buffer, dtype, size: int):
 def registers(size: int):
     """A fragment of Uint32 registers, to be indexed with compile-time constants only."""
     return cute.make_rmem_tensor(size, Uint32)
+
+
+def store(words: list, destination) -> None:
+    """Write words of registers to as many neighbouring words of memory, in one access where its layout allows."""
+    fragment = registers(len(words))
+    for i, word in enumerate(words):
+        fragment[i] = word
+    cute.autovec_copy(fragment, destination)

@@ -46,6 +46,5 @@ def dense(down, across=None) -> Place:
     if across is not None:
         index, column = divmod(index, across)
     matrix, row = divmod(index, down)
-    # by way of Int64, because a number straight from divmod stays signed, even as a Uint32
-    matrix, row, column = Int64(matrix), Int32(Int64(row)), Int32(Int64(column))
+    matrix = Int64(matrix)
     return Place(matrix, matrix, row, column)
