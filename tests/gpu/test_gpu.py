@@ -154,6 +154,20 @@ def test_more_than_2_to_the_31_elements(what):
         assert_same_bytes(jax_nvfp4.dequantize(t)[-128:], oracle.dequantize(*expected), "dequantize")
 
 
+def test_more_matrices_than_a_grid_has_rows():
+    x = make("normal", ((1 << 16) + 3, 16, 16), "bfloat16")
+    expected = oracle.quantize(x)
+    t = jax_nvfp4.quantize(jnp.asarray(x))
+    for got, wanted in zip(arrays(t), expected, strict=True):
+        assert_same_bytes(got, wanted, "quantize")
+    assert_same_bytes(jax_nvfp4.dequantize(t), oracle.dequantize(*expected), "dequantize")
+    for spec in (jax_nvfp4.NVFP4, NVFP4_2D):
+        assert_same_bytes(jax_nvfp4.qdq(jnp.asarray(x), spec), oracle.qdq(x, spec), "qdq")
+        got = arrays(jax_nvfp4.quantize(jnp.asarray(x), spec, axis=-2))
+        for result, wanted in zip(got, oracle.quantize(x, spec, axis=-2), strict=True):
+            assert_same_bytes(result, wanted, "quantize")
+
+
 def test_nothing_is_compiled_at_run_time():
     """The library is all there is: neither the DSL nor anything it could compile with is loaded by any operation."""
     for op in OPS:
