@@ -76,7 +76,8 @@ def quantize_dual(
     amax = amax_of(x, spec, amax)
     if col_amax is None and spec.scope == col_spec.scope:
         col_amax = amax
-    col_amax = amax_of(x, col_spec, col_amax)
+    else:
+        col_amax = amax_of(x, col_spec, col_amax)
     random = _random(x, (spec, col_spec), (-1, -2), key, origin)
     row_mode, col_mode = (s.mode(a, stochastic=key is not None) for s, a in ((spec, -1), (col_spec, -2)))
     if col_amax is amax and spec.block == col_spec.block:
