@@ -205,7 +205,7 @@ ROW_SCOPE = replace(NVFP4, scope="row")
 SPECS = tuple(
     replace(spec, scale_layout=layout) for spec in (NVFP4, ROW_SCOPE, NVFP4_2D) for layout in ("linear", "swizzled")
 )
-SWIZZLED = replace(NVFP4, scale_layout="swizzled")
+SWIZZLED, SWIZZLED_2D = (replace(spec, scale_layout="swizzled") for spec in (NVFP4, NVFP4_2D))
 
 CASES: tuple[Case, ...] = (
     *(Case("amax", spec) for spec in (NVFP4, ROW_SCOPE)),

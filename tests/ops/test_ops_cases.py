@@ -1,7 +1,7 @@
 """The table of cases: what it covers, and what it derives, beside literals, because every other test believes it."""
 
 import itertools
-from dataclasses import fields, replace
+from dataclasses import fields
 
 import jax.numpy as jnp
 import numpy as np
@@ -11,9 +11,7 @@ from jax_nvfp4 import NVFP4, NVFP4_2D, QuantSpec
 from jax_nvfp4.formats import FLOAT_DTYPES, FORMATS
 from jax_nvfp4.mode import VERBS, Direction
 from jax_nvfp4.testing import CASES, Case, make
-from jax_nvfp4.testing.cases import COL, DUAL, ROW, ROW_SCOPE, SWIZZLED
-
-SWIZZLED_2D = replace(NVFP4_2D, scale_layout="swizzled")
+from jax_nvfp4.testing.cases import COL, DUAL, ROW, ROW_SCOPE, SWIZZLED, SWIZZLED_2D
 
 
 def name(value):
