@@ -83,7 +83,7 @@ NVFP4_2D = QuantSpec(block=NVFP4_FORMAT.blocks[1])
 
 @dataclass(frozen=True)
 class Recipe:
-    """Which operands of `dot` are quantized, and how (the table is in `jax_nvfp4/dot.py`).
+    """Which operands of `dot` are quantized, and how (the table is in `jax_nvfp4/products/dot.py`).
 
     Attributes:
         x, w, grad: the specs of the activation, of the weight and of the gradient of the output. None keeps an
