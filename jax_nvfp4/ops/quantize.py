@@ -86,8 +86,10 @@ def quantize_dual(
             *_quantize(x, amax, *random, mode=row_mode),
             *_quantize(x, col_amax, *random, mode=col_mode),
         ]
-    row, col = (*results[:2], amax, spec, -1), (*results[2:], col_amax, col_spec, -2)
-    return BlockScaled(*row), BlockScaled(*col)
+    row_codes, row_scales, col_codes, col_scales = results
+    own_amax = jnp.array(col_amax, copy=True)  # either result may be donated or deleted, and leaves the other whole
+    row = BlockScaled(row_codes, row_scales, amax, spec, -1)
+    return row, BlockScaled(col_codes, col_scales, own_amax, col_spec, -2)
 
 
 def _random(x, specs, axes, key, origin) -> tuple[jax.Array, ...]:

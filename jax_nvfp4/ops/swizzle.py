@@ -10,6 +10,8 @@ import jax
 import jax.numpy as jnp
 
 from jax_nvfp4.formats import SWIZZLE_COLUMNS, SWIZZLE_LANES, SWIZZLE_ROWS, swizzled_shape
+from jax_nvfp4.ops import arguments
+from jax_nvfp4.tensor import brief
 
 
 def swizzle_scales(scales) -> jax.Array:
@@ -53,6 +55,8 @@ def unswizzle_scales(scales, shape: tuple[int, int]) -> jax.Array:
     """
     scales = _one_byte(scales)
     *batch, rows, columns = scales.shape
+    if not isinstance(shape, tuple | list) or len(shape) != 2:
+        raise TypeError(f"shape must be (R, C), rows and columns of the linear scales, got {brief(shape)}")
     expected = swizzled_shape(tuple(shape))
     if (rows, columns) != expected:
         raise ValueError(f"linear scales of shape {tuple(shape)} are {expected} when swizzled, got {(rows, columns)}")
@@ -64,7 +68,7 @@ def unswizzle_scales(scales, shape: tuple[int, int]) -> jax.Array:
 
 
 def _one_byte(scales) -> jax.Array:
-    scales = jnp.asarray(scales)
+    scales = arguments.array(scales, "scales", "an array of block scales")
     if scales.dtype.itemsize != 1:
         raise TypeError(f"block scales are one byte each (float8_e4m3fn or uint8), got {scales.dtype}")
     if scales.ndim < 2:
