@@ -6,7 +6,9 @@ JAX: the oracle takes the same objects.
 
 from __future__ import annotations
 
+import reprlib
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Literal, get_args
 
 from jax_nvfp4.formats import FORMATS, NVFP4_FORMAT, Block, Format, ScaleLayout
@@ -40,20 +42,23 @@ class QuantSpec:
     scale_layout: ScaleLayout = "linear"
 
     def __post_init__(self):
-        if self.format not in FORMATS:
-            raise ValueError(f"format must be one of {', '.join(map(repr, FORMATS))}, got {self.format!r}")
-        block = tuple(self.block) if isinstance(self.block, tuple | list) else self.block
-        object.__setattr__(self, "block", block)
-        if block not in self.facts.blocks:
-            allowed = " or ".join(map(str, self.facts.blocks))
-            raise ValueError(f"block of format {self.format!r} must be {allowed}, got {self.block!r}")
-        if self.scope not in get_args(ScopeName):
-            raise ValueError(f"scope must be one of {get_args(ScopeName)}, got {self.scope!r}")
-        if self.scale_layout not in get_args(ScaleLayout):
-            raise ValueError(f"scale_layout must be one of {get_args(ScaleLayout)}, got {self.scale_layout!r}")
+        choices = {"format": tuple(FORMATS), "scope": get_args(ScopeName), "scale_layout": get_args(ScaleLayout)}
+        for name, allowed in choices.items():
+            given = getattr(self, name)
+            if not isinstance(given, str) or given not in allowed:
+                raise ValueError(f"{name} must be one of {allowed}, got {reprlib.repr(given)}")
+        block = self.block
+        is_pair = isinstance(block, tuple | list) and all(isinstance(n, Integral) for n in block)
+        if not is_pair or tuple(block) not in self.facts.blocks:
+            blocks = " or ".join(map(str, self.facts.blocks))
+            raise ValueError(
+                f"block of format {self.format!r} must be {blocks}, rows and columns that share a scale, "
+                f"got {reprlib.repr(block)}"
+            )
+        object.__setattr__(self, "block", tuple(map(int, block)))
         if self.is_tile and self.scope == "row":
             raise ValueError(
-                f"a {block} block spans {block[0]} rows, so its amax cannot be per row: use scope='tensor'"
+                f"a {self.block} block spans {block[0]} rows, so its amax cannot be per row: use scope='tensor'"
             )
 
     @property

@@ -203,7 +203,7 @@ def _static_axis(axis, spec: QuantSpec) -> int:
 
 def is_array(value) -> bool:
     """Whether `value` has a shape and a dtype: an array, a tracer or a jax.ShapeDtypeStruct."""
-    return hasattr(value, "shape") and hasattr(value, "dtype")
+    return isinstance(getattr(value, "shape", None), tuple) and hasattr(value, "dtype")
 
 
 def _dtype_name(array) -> str:

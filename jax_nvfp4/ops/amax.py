@@ -11,6 +11,7 @@ from jax_nvfp4.operation import Operation
 from jax_nvfp4.ops import arguments
 from jax_nvfp4.sharding import max_over
 from jax_nvfp4.spec import QuantSpec, ScopeName
+from jax_nvfp4.tensor import brief
 
 
 def amax(x, *, scope: ScopeName = "tensor") -> jax.Array:
@@ -32,15 +33,15 @@ def amax(x, *, scope: ScopeName = "tensor") -> jax.Array:
         ValueError: rank below 2, or an unknown scope.
     """
     x = arguments.matrix(x)
-    if scope not in get_args(ScopeName):
-        raise ValueError(f"scope must be one of {get_args(ScopeName)}, got {scope!r}")
+    if not isinstance(scope, str) or scope not in get_args(ScopeName):
+        raise ValueError(f"scope must be one of {get_args(ScopeName)}, got {brief(scope)}")
     (result,) = _amax(x, mode=Mode(scope=Scope[scope.upper()]))
     return result
 
 
-def amax_of(x, spec: QuantSpec, given=None) -> jax.Array:
+def amax_of(x, spec: QuantSpec, given=None, name: str = "amax") -> jax.Array:
     """`given` as the amax that belongs to `x`, or the amax of `x` where it is None."""
-    return amax(x, scope=spec.scope) if given is None else arguments.given_amax(given, x, spec)
+    return amax(x, scope=spec.scope) if given is None else arguments.given_amax(given, x, spec, name)
 
 
 def _local(bind, operands, mode, axes):

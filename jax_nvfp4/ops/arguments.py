@@ -22,7 +22,7 @@ def array(x, name: str = "x", what: str = f"an array of {_FLOATS}") -> jax.Array
         raise TypeError(f"{name} must be {what}, got a BlockScaled, which is quantized already: dequantize it first")
     try:
         return jnp.asarray(x)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise TypeError(f"{name} must be {what}, got {brief(x)}, of which jax.numpy.asarray makes none") from error
 
 
@@ -108,20 +108,23 @@ def amax_shape(shape: tuple, spec: QuantSpec) -> tuple:
     return tuple(shape[:-1] if spec.scope == "row" else shape[:-2])
 
 
-def given_amax(amax, x, spec: QuantSpec) -> jax.Array:
+def given_amax(amax, x, spec: QuantSpec, name: str = "amax") -> jax.Array:
     """`amax` as the float32 array that belongs to `x`."""
     if isinstance(amax, int | float) and not isinstance(amax, bool):
-        amax = np.float32(amax)
+        try:
+            amax = np.float32(amax)
+        except OverflowError:
+            raise ValueError(f"{name} must be a float32, got the larger {brief(amax)}") from None
     if not isinstance(amax, jax.Array | np.ndarray | np.generic):
-        raise TypeError(f"amax must be a number or a float32 array, got {brief(amax)}")
+        raise TypeError(f"{name} must be a number or a float32 array, got {brief(amax)}")
     if amax.dtype != jnp.float32:
-        raise TypeError(f"amax must be float32, got {amax.dtype}: use amax.astype(jnp.float32)")
+        raise TypeError(f"{name} must be float32, got {amax.dtype}: use {name}.astype(jnp.float32)")
     if not isinstance(amax, jax.Array) and np.any(np.asarray(amax) < 0):
-        raise ValueError(f"amax is a largest magnitude, never negative, got {np.min(amax)}: use jax_nvfp4.amax(x)")
+        raise ValueError(f"{name} is a largest magnitude, never negative, got {np.min(amax)}: use jax_nvfp4.amax(x)")
     expected = amax_shape(x.shape, spec)
     if amax.shape not in ((), expected):
         raise ValueError(
-            f"amax must have shape {expected} (one per {'row' if spec.scope == 'row' else 'matrix'} of an operand of "
+            f"{name} must have shape {expected} (one per {'row' if spec.scope == 'row' else 'matrix'} of an operand of "
             f"shape {x.shape}) or be one for all, got {amax.shape}: jax_nvfp4.amax(x, scope={spec.scope!r}) computes it"
         )
     # A copy: what is kept beside codes and scales must outlive the caller's array.
@@ -151,7 +154,7 @@ def origin(given, blocks: Mapping[int, int]) -> tuple:
             raise ValueError(
                 f"origin must not be inside a block: its {name} must be a multiple of {block}, got {value}"
             )
-        values.append(int(value) if is_known else value)
+        values.append(int(value) % 2**32 if is_known else value)
     return (tuple(values),) if all(isinstance(v, int) for v in values) else (None, *values)
 
 
@@ -162,13 +165,10 @@ def check_key(key, name: str = "key") -> None:
     is_raw = is_array and key.dtype == jnp.uint32 and key.ndim == 1
     if is_raw or is_typed and key.ndim == 0:
         return
-    way = "jax.random.key(0)"
-    if type(key).__module__.startswith("flax.nnx"):
-        way = f"the one that calling this {type(key).__name__} draws, rngs()"
     given = f"{key.dtype} of shape {key.shape}" if is_array else brief(key)
-    if not is_array and callable(key):
-        given = type(key).__name__
-    raise TypeError(f"{name} must be one JAX random key such as {way}, got {given}")
+    if type(key).__module__.startswith("flax.nnx"):
+        given = f"{type(key).__name__}: call it, which draws one"
+    raise TypeError(f"{name} must be one JAX random key such as jax.random.key(0), got {given}")
 
 
 def key_words(key) -> jax.Array:

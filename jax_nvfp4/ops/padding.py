@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 
@@ -33,8 +35,11 @@ def pad_to_blocks(x, *, axis: int = -1, multiple: int = NVFP4_FORMAT.block) -> j
     if multiple < 1:
         raise ValueError(f"multiple must be at least 1, for example {NVFP4_FORMAT.block}, got {multiple}")
     missing = round_up(x.shape[axis], multiple) - x.shape[axis]
-    if isinstance(missing, int) and missing == 0:
-        return x
+    return x if isinstance(missing, int) and missing == 0 else _pad(x, axis, multiple)
+
+
+@partial(jax.jit, static_argnums=(1, 2))
+def _pad(x, axis: int, multiple: int) -> jax.Array:
     widths = [(0, 0)] * x.ndim
-    widths[axis] = (0, missing)
+    widths[axis] = (0, round_up(x.shape[axis], multiple) - x.shape[axis])
     return jnp.pad(x, widths)

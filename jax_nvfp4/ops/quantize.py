@@ -74,12 +74,11 @@ def quantize_dual(
     arguments.whole_blocks(x, spec, -1)
     arguments.whole_blocks(x, col_spec, -2)
     amax = amax_of(x, spec, amax)
-    if col_amax is None and spec.scope == col_spec.scope:
-        col_amax = amax
-    col_amax = amax_of(x, col_spec, col_amax)
+    shares_amax = col_amax is None and spec.scope == col_spec.scope
+    col_amax = amax if shares_amax else amax_of(x, col_spec, col_amax, "col_amax")
     random = _random(x, (spec, col_spec), (-1, -2), key, origin)
     row_mode, col_mode = (s.mode(a, stochastic=key is not None) for s, a in ((spec, -1), (col_spec, -2)))
-    if col_amax is amax and spec.block == col_spec.block:
+    if shares_amax and spec.block == col_spec.block:
         results = _quantize(x, amax, *random, mode=replace(row_mode, col=col_mode.col))
     else:
         results = [
