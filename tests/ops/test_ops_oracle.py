@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import jax_nvfp4
 from jax_nvfp4 import NVFP4, NVFP4_2D, BlockScaled, QuantSpec, oracle
 from jax_nvfp4.formats import FLOAT_DTYPES
-from jax_nvfp4.ops.quantize import _stochastic
+from jax_nvfp4.ops.quantize import _quantize
 from jax_nvfp4.testing import FAMILIES, OPS, arrays, assert_same_bytes, key_words, make, random_key
 
 SHAPES = [(1, 16), (16, 1), (33, 48), (48, 33), (160, 144), (2, 3, 32, 64)]
@@ -159,9 +159,8 @@ def test_known_answer_of_stochastic_rounding():
     """Section 13: block 3 of column 5 with key words (1, 2)."""
     x = np.zeros((64, 6), ml_dtypes.bfloat16)
     x[48:, 5] = KNOWN_BLOCK
-    codes, _ = _stochastic(
-        jnp.asarray(x), jnp.float32(2.5), jnp.array([1, 2], jnp.uint32), jnp.zeros(3, jnp.uint32), -2, NVFP4
-    )
+    seed, origin = jnp.array([1, 2], jnp.uint32), jnp.zeros(3, jnp.uint32)
+    codes, _ = _quantize(jnp.asarray(x), jnp.float32(2.5), seed, origin, mode=NVFP4.mode(-2, stochastic=True))
     assert np.asarray(codes[5, 24:]).tobytes().hex(" ") == "ff de cd 9b 10 43 65 77"
 
 
