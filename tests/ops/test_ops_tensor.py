@@ -144,11 +144,15 @@ IMPOSSIBLE = {
     "axis None": (good(axis=None), TypeError, ("int -1 or -2", "got None")),
     "spec": (good(spec="nvfp4"), TypeError, ("'nvfp4'", "QuantSpec", "jax_nvfp4.NVFP4")),
     "spec, an array": (good(spec=np.zeros((99, 99))), TypeError, ("float64[99,99]", "QuantSpec")),
-    "amax per row": (good(amax=jnp.zeros(32)), ValueError, ("amax must have shape ()", "'tensor'", "got (32,)")),
-    "amax of shape (1,)": (good(amax=jnp.zeros(1)), ValueError, ("amax must have shape ()", "got (1,)")),
+    "amax per row": (
+        good(amax=jnp.zeros(32, jnp.float32)),
+        ValueError,
+        ("amax must have shape ()", "'tensor'", "got (32,)"),
+    ),
+    "amax of shape (1,)": (good(amax=jnp.zeros(1, jnp.float32)), ValueError, ("amax must have shape ()", "got (1,)")),
     "amax per matrix": (good(spec=ROW_SCOPE), ValueError, ("amax must have shape (32,)", "'row'", "got ()")),
     "row scope columnwise": (
-        good(spec=ROW_SCOPE, amax=jnp.zeros(32), axis=-2),
+        good(spec=ROW_SCOPE, amax=jnp.zeros(32, jnp.float32), axis=-2),
         ValueError,
         ("scope='row'", "axis -2", "scope='tensor'"),
     ),
@@ -163,7 +167,7 @@ IMPOSSIBLE = {
         ("scales must have shape (32, 4)", "got (32, 3)"),
     ),
     "scales of another batch": (
-        good(codes=jnp.zeros((2, 32, 32), jnp.uint8), amax=jnp.zeros(2)),
+        good(codes=jnp.zeros((2, 32, 32), jnp.uint8), amax=jnp.zeros(2, jnp.float32)),
         ValueError,
         ("scales must have shape (2, 32, 4)", "got (32, 4)"),
     ),
