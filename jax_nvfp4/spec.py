@@ -6,7 +6,9 @@ JAX: the oracle takes the same objects.
 
 from __future__ import annotations
 
+import reprlib
 from dataclasses import dataclass, replace
+from numbers import Integral
 from typing import Literal, get_args
 
 from jax_nvfp4.formats import FORMATS, NVFP4_FORMAT, Block, Format, ScaleLayout
@@ -16,6 +18,7 @@ ScopeName = Literal["tensor", "row", "group"]
 """What one amax covers: a whole (M, K) matrix, each of its rows, or each group of its rows. Leading axes are batch."""
 
 MathName = Literal["exact", "fast"]
+ScaleRounding = Literal["rceil", "floor"]
 
 
 @dataclass(frozen=True)
@@ -104,34 +107,40 @@ class QuantSpec:
     scale_layout: ScaleLayout = "linear"
     rht: RHT | None = None
     four_over_six: FourOverSix | None = None
-    scale_rounding: Literal["rceil", "floor"] = "rceil"
+    scale_rounding: ScaleRounding = "rceil"
     math: MathName = "exact"
 
     def __post_init__(self):
-        if self.format not in FORMATS:
-            raise ValueError(f"format must be one of {', '.join(map(repr, FORMATS))}, got {self.format!r}")
+        choices = {
+            "format": tuple(FORMATS),
+            "scope": get_args(ScopeName),
+            "scale_layout": get_args(ScaleLayout),
+            "scale_rounding": get_args(ScaleRounding),
+            "math": get_args(MathName),
+        }
+        for name, allowed in choices.items():
+            given = getattr(self, name)
+            if not isinstance(given, str) or given not in allowed:
+                raise ValueError(f"{name} must be one of {allowed}, got {reprlib.repr(given)}")
         block = self.facts.blocks[0] if self.block is None else self.block
-        block = tuple(block) if isinstance(block, tuple | list) else block
-        object.__setattr__(self, "block", block)
-        if block not in self.facts.blocks:
-            allowed = " or ".join(map(str, self.facts.blocks))
-            raise ValueError(f"block of format {self.format!r} must be {allowed}, got {self.block!r}")
-        if self.scope not in get_args(ScopeName):
-            raise ValueError(f"scope must be one of {get_args(ScopeName)}, got {self.scope!r}")
-        if self.scale_layout not in get_args(ScaleLayout):
-            raise ValueError(f"scale_layout must be one of {get_args(ScaleLayout)}, got {self.scale_layout!r}")
-        if self.scale_rounding not in ("rceil", "floor"):
-            raise ValueError(f"scale_rounding must be 'rceil' or 'floor', got {self.scale_rounding!r}")
+        is_pair = isinstance(block, tuple | list) and all(isinstance(n, Integral) for n in block)
+        if not is_pair or tuple(block) not in self.facts.blocks:
+            blocks = " or ".join(map(str, self.facts.blocks))
+            raise ValueError(
+                f"block of format {self.format!r} must be {blocks}, rows and columns that share a scale, "
+                f"got {reprlib.repr(block)}"
+            )
+        object.__setattr__(self, "block", tuple(map(int, block)))
         if self.facts.has_amax and self.scale_rounding != "rceil":
             raise ValueError(f"scale_rounding belongs to powers of two, which {self.format!r} does not have")
         if not self.facts.has_amax and (self.scope == "row" or self.rht or self.four_over_six):
             raise ValueError(f"format {self.format!r} has no amax: no scope='row', no rht and no four_over_six")
-        if self.math not in get_args(MathName):
-            raise ValueError(f"math must be one of {get_args(MathName)}, got {self.math!r}")
         if self.rht is not None and not isinstance(self.rht, RHT):
-            raise ValueError(f"rht must be a jax_nvfp4.RHT or None, got {self.rht!r}")
+            raise ValueError(f"rht must be a jax_nvfp4.RHT or None, got {reprlib.repr(self.rht)}")
         if self.four_over_six is not None and not isinstance(self.four_over_six, FourOverSix):
-            raise ValueError(f"four_over_six must be a jax_nvfp4.FourOverSix or None, got {self.four_over_six!r}")
+            raise ValueError(
+                f"four_over_six must be a jax_nvfp4.FourOverSix or None, got {reprlib.repr(self.four_over_six)}"
+            )
         if self.four_over_six is not None and self.rht is not None:
             raise ValueError("four-over-six is not defined with a Hadamard transform (section 5): leave one out")
         if self.rht is not None and (self.is_tile or self.scope == "row"):
