@@ -15,6 +15,7 @@ import dataclasses
 import hashlib
 import importlib.metadata
 import os
+import platform
 import re
 import subprocess
 import sys
@@ -31,14 +32,28 @@ if __name__ == "__main__":
     package.__path__ = [str(ROOT / "jax_nvfp4")]
     sys.modules["jax_nvfp4"] = package
 
+from jax_nvfp4.kernels.families import REQUIREMENTS, VARIABLE, resolve  # noqa: E402
 from jax_nvfp4.kernels.variants import ARCHS, HOPPER, VARIANTS, Variant  # noqa: E402
 
 DSL = "nvidia-cutlass-dsl"
 # Without an explicit CPU the launch code is compiled for the build machine's, AVX-512 included.
-HOST = '--host-target "llvm -mtriple=x86_64-unknown-linux-gnu -mcpu=x86-64"'
+HOSTS = {"x86_64": "x86-64", "aarch64": "generic"}
 
 DTYPES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
 """Names of the dtypes of the variants in xla::ffi::DataType."""
+
+
+def host_target(machine: str) -> str:
+    """The compiler option for launch code on hosts named as `platform.machine()` names them.
+
+    Raises:
+        ValueError: CuTe DSL has no packages for such hosts.
+    """
+    if machine not in HOSTS:
+        raise ValueError(
+            f"CuTe DSL has packages for {' and '.join(HOSTS)} hosts, not for {machine}: {VARIABLE}= builds for CPU only"
+        )
+    return f'--host-target "llvm -mtriple={machine}-unknown-linux-gnu -mcpu={HOSTS[machine]}"'
 
 
 def object_name(variant: Variant, arch: str) -> str:
@@ -46,41 +61,42 @@ def object_name(variant: Variant, arch: str) -> str:
     return f"{variant.name}_{arch}"
 
 
-def fingerprint(variant: Variant, arch: str) -> str:
+def fingerprint(variant: Variant, arch: str, host: str) -> str:
     """Hash of everything the object depends on. Kernels import nothing of ours but primitives and formats."""
-    digest = hashlib.sha256(f"{variant} {arch} {HOST} {importlib.metadata.version(DSL)}".encode())
+    digest = hashlib.sha256(f"{variant} {arch} {host_target(host)} {importlib.metadata.version(DSL)}".encode())
     sources = [KERNELS / f"{variant.kernel}.py", KERNELS.parent / "formats.py", *KERNELS.glob("primitives/*.py")]
     for source in sorted(sources):
         digest.update(source.read_bytes())
     return digest.hexdigest()
 
 
-def compile_variants(variants: list[Variant], arch: str, out: Path) -> None:
+def compile_variants(variants: list[Variant], arch: str, host: str, out: Path) -> None:
     """Compile variants for one family. The process must have been started with CUTE_DSL_ARCH=arch."""
     import cutlass.cute as cute
     from cutlass.cute.runtime import make_fake_stream
 
+    options = f"--gpu-arch {arch} {host_target(host)}"
     # Before any kernel is imported, so that an edit during compilation leaves its object stale.
-    fingerprints = {variant: fingerprint(variant, arch) for variant in variants}
+    fingerprints = {variant: fingerprint(variant, arch, host) for variant in variants}
     for variant in variants:
         name = object_name(variant, arch)
         start = time.perf_counter()
         kernel = importlib.import_module(f"jax_nvfp4.kernels.{variant.kernel}")
         arguments = kernel.arguments(dtype=variant.dtype, hopper=arch == HOPPER, **dict(variant.flags))
-        compiled = cute.compile(kernel.launch, make_fake_stream(), *arguments, options=f"--gpu-arch {arch} {HOST}")
+        compiled = cute.compile(kernel.launch, make_fake_stream(), *arguments, options=options)
         compiled.export_to_c(file_path=str(out), file_name=name, function_prefix=name)
         (out / f"{name}.hash").write_text(fingerprints[variant])
         size = (out / f"{name}.o").stat().st_size
         print(f"{name}: {time.perf_counter() - start:.2f} s, {size / 1024:.0f} KiB", flush=True)
 
 
-def _compile_in_process(batch: list[Variant], arch: str, out: Path) -> subprocess.CompletedProcess:
+def _compile_in_process(batch: list[Variant], arch: str, host: str, out: Path) -> subprocess.CompletedProcess:
     names = ",".join(variant.name for variant in batch)
-    command = [sys.executable, __file__, "--out", str(out), "--archs", arch, "--worker", names]
+    command = [sys.executable, __file__, "--out", str(out), "--archs", arch, "--host", host, "--worker", names]
     return subprocess.run(command, env={**os.environ, "CUTE_DSL_ARCH": arch})
 
 
-def compile_all(archs: list[str], out: Path, jobs: int) -> int:
+def compile_all(archs: list[str], host: str, out: Path, jobs: int) -> int:
     """Compile what is stale, `jobs` processes at once. Returns how many objects were compiled.
 
     Raises:
@@ -89,20 +105,20 @@ def compile_all(archs: list[str], out: Path, jobs: int) -> int:
     out.mkdir(parents=True, exist_ok=True)
     batches = []
     for arch in archs:
-        stale = [v for v in VARIANTS if not _is_fresh(v, arch, out)]
+        stale = [v for v in VARIANTS if not _is_fresh(v, arch, host, out)]
         share = max(1, -(-len(stale) * len(archs) // jobs)) if jobs > len(archs) else max(1, len(stale))
         batches += [(stale[i : i + share], arch) for i in range(0, len(stale), share)]
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        runs = list(pool.map(lambda batch: _compile_in_process(*batch, out), batches))
+        runs = list(pool.map(lambda batch: _compile_in_process(*batch, host, out), batches))
     if failed := [arch for (_, arch), run in zip(batches, runs, strict=True) if run.returncode]:
         raise RuntimeError(f"kernels did not compile for {', '.join(sorted(set(failed)))}: see the messages above")
     return sum(len(stale) for stale, _ in batches)
 
 
-def _is_fresh(variant: Variant, arch: str, out: Path) -> bool:
+def _is_fresh(variant: Variant, arch: str, host: str, out: Path) -> bool:
     name = object_name(variant, arch)
     files = [out / f"{name}{suffix}" for suffix in (".o", ".h", ".hash")]
-    return all(file.exists() for file in files) and files[-1].read_text() == fingerprint(variant, arch)
+    return all(file.exists() for file in files) and files[-1].read_text() == fingerprint(variant, arch, host)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -245,19 +261,21 @@ def libraries() -> list[str]:
         FileNotFoundError: a wheel is missing.
     """
     wanted = {
-        "cuda_runtime_api.h": "nvidia-cuda-runtime>=13.0,<13.1",
-        "crt/host_defines.h": "nvidia-cuda-crt>=13.0,<13.1",
-        "libcudart_static.a": "nvidia-cuda-runtime>=13.0,<13.1",
+        "cuda_runtime_api.h": "nvidia-cuda-runtime",
+        "crt/host_defines.h": "nvidia-cuda-crt",
+        "libcudart_static.a": "nvidia-cuda-runtime",
         "libcuda_dialect_runtime_static.a": DSL,
     }
     found = {}
     for distribution in importlib.metadata.distributions():
         if (distribution.metadata["Name"] or "").startswith("nvidia-"):
             for file in distribution.files or ():
-                found |= {name: distribution.locate_file(file) for name in wanted if str(file).endswith(f"/{name}")}
-    for name, requirement in wanted.items():
+                for name in wanted:
+                    if str(file).endswith(f"/{name}"):
+                        found.setdefault(name, distribution.locate_file(file))
+    for name, package in wanted.items():
         if name not in found:
-            raise FileNotFoundError(f"{name} not found: pip install '{requirement}'")
+            raise FileNotFoundError(f"{name} not found: pip install '{REQUIREMENTS[package]}'")
     include = Path(found["cuda_runtime_api.h"]).parent
     archives = (found["libcuda_dialect_runtime_static.a"], found["libcudart_static.a"])
     return [str(include), *map(str, archives)]
@@ -266,15 +284,18 @@ def libraries() -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="folder for objects and generated C++")
-    parser.add_argument("--archs", default="all", help=f"some of {','.join(ARCHS)} (default: all)")
+    parser.add_argument("--archs", default="all", help=f"some of {','.join(ARCHS)}, or all, or native")
+    parser.add_argument("--host", default=platform.machine(), help="processor of the hosts: x86_64 or aarch64")
     parser.add_argument("-j", "--jobs", type=int, default=os.cpu_count(), help="compiler processes at once")
     parser.add_argument("--objects", action="store_true", help="print the names of the objects and exit")
     parser.add_argument("--libraries", action="store_true", help="print include folder and static libraries and exit")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    archs = list(ARCHS) if options.archs == "all" else re.split("[,;]", options.archs)
-    if unknown := set(archs) - set(ARCHS):
-        parser.error(f"unknown GPU families {sorted(unknown)}: choose from {', '.join(ARCHS)}")
+    try:
+        archs = resolve(options.archs)
+        host_target(options.host)
+    except (RuntimeError, ValueError) as error:
+        parser.error(str(error))
     if options.objects:
         print(";".join(f"{object_name(v, arch)}.o" for arch in archs for v in VARIANTS))
         return
@@ -285,10 +306,10 @@ def main() -> None:
         parser.error("--out is required")
     if options.worker:
         names = options.worker.split(",")
-        compile_variants([v for v in VARIANTS if v.name in names], archs[0], options.out)
+        compile_variants([v for v in VARIANTS if v.name in names], archs[0], options.host, options.out)
         return
     start = time.perf_counter()
-    compiled = compile_all(archs, options.out, options.jobs)
+    compiled = compile_all(archs, options.host, options.out, options.jobs)
     generate(archs, options.out)
     size = sum((options.out / f"{object_name(v, arch)}.o").stat().st_size for arch in archs for v in VARIANTS)
     print(

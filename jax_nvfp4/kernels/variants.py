@@ -17,10 +17,10 @@ import itertools
 from dataclasses import dataclass
 
 from jax_nvfp4.formats import FLOAT_DTYPES
+from jax_nvfp4.kernels.families import FAMILIES
 
-ARCHS = ("sm_90a", "sm_100f", "sm_120f")
-"""GPU families that kernels are compiled for. The family targets sm_100f and sm_120f give the machine code of sm_100a,
-sm_103a and sm_120a, and also run on compute capability 12.1."""
+ARCHS = tuple(FAMILIES)
+"""GPU families that kernels are compiled for."""
 
 HOPPER = "sm_90a"
 """The family without hardware FP4 conversion: kernels take its form of every primitive."""

@@ -1,0 +1,27 @@
+"""The build backend of pyproject.toml: scikit-build-core, and the CUDA packages where kernels are asked for.
+
+A CPU-only build needs none of them, and static metadata cannot depend on this machine's GPUs.
+"""
+
+import importlib.util
+import os
+from pathlib import Path
+
+from scikit_build_core import build
+from scikit_build_core.build import *  # noqa: F403
+
+
+def get_requires_for_build_wheel(config_settings=None):
+    return build.get_requires_for_build_wheel(config_settings) + _cuda_requirements()
+
+
+def get_requires_for_build_editable(config_settings=None):
+    return build.get_requires_for_build_editable(config_settings) + _cuda_requirements()
+
+
+def _cuda_requirements():
+    path = Path(__file__).parents[1] / "jax_nvfp4" / "kernels" / "families.py"
+    spec = importlib.util.spec_from_file_location("families", path)
+    families = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(families)
+    return families.requirements(os.environ.get(families.VARIABLE, "native"))
