@@ -3,12 +3,15 @@
 A CPU-only build needs none of them, and static metadata cannot depend on this machine's GPUs.
 """
 
-import importlib.util
 import os
+import sys
 from pathlib import Path
 
 from scikit_build_core import build
 from scikit_build_core.build import *  # noqa: F403
+
+sys.path.append(str(Path(__file__).parents[1] / "jax_nvfp4" / "kernels"))
+import families  # noqa: E402
 
 
 def get_requires_for_build_wheel(config_settings=None):
@@ -20,8 +23,4 @@ def get_requires_for_build_editable(config_settings=None):
 
 
 def _cuda_requirements():
-    path = Path(__file__).parents[1] / "jax_nvfp4" / "kernels" / "families.py"
-    spec = importlib.util.spec_from_file_location("families", path)
-    families = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(families)
     return families.requirements(os.environ.get(families.VARIABLE, "native"))

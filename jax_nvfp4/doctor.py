@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import itertools
 import os
 import platform
 import textwrap
@@ -146,11 +145,11 @@ def _lacking(report: Report, device: jax.Device) -> str | None:
     if device.platform != "gpu" or "cuda" not in device.client.platform_version.lower():
         report.problem(f"jax_nvfp4 has no kernels for {device.device_kind}", f"{CPU_ONLY} runs everything on the CPU")
         return "not a CPU and not an NVIDIA GPU"
-    family = families.family_of(capability)
+    family = families.FAMILY_OF.get(capability)
     if family is None:
         report.problem(
             f"jax_nvfp4 has no kernels for {device.device_kind}, compute capability {capability} (it has them for "
-            f"{', '.join(itertools.chain(*families.FAMILIES.values()))})",
+            f"{', '.join(families.FAMILY_OF)})",
             f"{CPU_ONLY} runs everything on the CPU",
         )
         return f"no kernels for compute capability {capability}"

@@ -8,7 +8,7 @@ docs/numerics.md.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 Block = tuple[int, int]
@@ -91,7 +91,21 @@ NVFP4_FORMAT = Format(
     has_amax=True,
 )
 
-FORMATS: dict[str, Format] = {f.name: f for f in (NVFP4_FORMAT,)}
+MXFP8_FORMAT = Format(
+    name="mxfp8",
+    block=32,
+    code_dtype="float8_e4m3fn",
+    codes_per_byte=1,
+    code_max=E4M3_MAX,
+    scale_dtype="float8_e8m0fnu",
+    scale_max=2.0**127,
+    has_tiles=False,
+    has_amax=False,
+)
+
+MXFP8_E5M2_FORMAT = replace(MXFP8_FORMAT, name="mxfp8_e5m2", code_dtype="float8_e5m2", code_max=57344.0)
+
+FORMATS: dict[str, Format] = {f.name: f for f in (NVFP4_FORMAT, MXFP8_FORMAT, MXFP8_E5M2_FORMAT)}
 """Every format by name. A custom call gets its index."""
 
 

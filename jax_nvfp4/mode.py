@@ -17,10 +17,45 @@ from jax_nvfp4.formats import FORMATS, NVFP4_FORMAT, SWIZZLE_ROWS, Format, Scale
 
 
 class Scope(enum.IntEnum):
-    """What one amax covers; leading axes are always batch."""
+    """What one amax covers: a matrix, one of its rows, or a group of its rows. Leading axes are always batch."""
 
     TENSOR = 0
     ROW = 1
+    GROUP = 2
+
+
+class Math(enum.IntEnum):
+    """How the reciprocal of section 2 step 5 is made and whether Hadamard results are rounded first (section 7)."""
+
+    EXACT = 0
+    FAST = 1
+
+
+class SearchError(enum.IntEnum):
+    """How four-over-six measures the error of a scale; `NONE` is the standard scale (section 5)."""
+
+    NONE = 0
+    MAE = 1
+    MSE = 2
+    ABS_MAX = 3
+
+
+@dataclass(frozen=True)
+class Search:
+    """How the scale of a block is chosen.
+
+    Attributes:
+        error: the measure.
+        fp16: in units of the block scale, where the values are exact in float16, instead of in units of x.
+        tree: sum in the order of a shuffle instead of one element after the other.
+    """
+
+    error: SearchError = SearchError.NONE
+    fp16: bool = False
+    tree: bool = False
+
+
+NO_RHT = -1
 
 
 @dataclass(frozen=True)
@@ -31,11 +66,13 @@ class Direction:
         tile: one scale per block x block tile instead of one per 1 x block run along the quantized axis.
         stochastic: round stochastically.
         swizzled: lay the scales out in 128x4 tiles.
+        rht: the sign mask of the random Hadamard transform that comes first, `NO_RHT` for none.
     """
 
     tile: bool = False
     stochastic: bool = False
     swizzled: bool = False
+    rht: int = NO_RHT
 
     @property
     def layout(self) -> ScaleLayout:
@@ -52,10 +89,21 @@ class Mode:
         scope: what one amax covers.
         row: the output, or the quantized operand, whose blocks run along the last axis; None if there is none.
         col: the one whose blocks run along the rows, stored transposed.
+        math: exact or fast.
+        zero_tail: whether the rows of x past the last group get codes and scales, which are zero.
+        emax: the largest block scale.
+        search: how block scales are chosen.
+        scale_floor: whether a power-of-two scale is that of the block's largest binade, instead of the next one above
+            its largest value.
     """
 
     format: Format = NVFP4_FORMAT
     scope: Scope = Scope.TENSOR
+    math: Math = Math.EXACT
+    zero_tail: bool = True
+    emax: float = NVFP4_FORMAT.scale_max
+    search: Search = Search()
+    scale_floor: bool = False
     row: Direction | None = None
     col: Direction | None = None
 
@@ -69,26 +117,42 @@ class Mode:
         """Whether any output is rounded stochastically."""
         return any(d.stochastic for d in self.directions)
 
+    @property
+    def is_dual(self) -> bool:
+        """Whether there are two outputs with scales of their own, and so an amax each."""
+        return len(self.directions) == 2 and not self.directions[0].tile
+
     def attribute(self) -> dict[str, np.generic]:
         """The attribute of the custom call: the members of `Mode` in `ffi/include/mode.h`, in its types."""
         members: dict[str, np.generic] = {
             "format": np.int32(list(FORMATS).index(self.format.name)),
             "scope": np.int32(self.scope),
+            "math": np.int32(self.math),
+            "zero_tail": np.bool_(self.zero_tail),
+            "emax": np.float32(self.emax),
+            **_members("search", self.search),
+            "scale_floor": np.bool_(self.scale_floor),
         }
         for name in ("row", "col"):
             direction = getattr(self, name)
             members[name] = np.bool_(direction is not None)
-            for field in fields(Direction):
-                members[f"{name}_{field.name}"] = np.bool_(getattr(direction or Direction(), field.name))
+            members |= _members(name, direction or Direction())
         return members
 
     def compiled(self) -> Mode:
         """The part a kernel is compiled for: without what is uniform over a launch and told at run time."""
 
         def told(direction):
-            return direction and replace(direction, swizzled=False)
+            return direction and replace(direction, swizzled=False, rht=min(direction.rht, 0))
 
-        return replace(self, scope=Scope.TENSOR, row=told(self.row), col=told(self.col))
+        scope = Scope.GROUP if self.scope == Scope.GROUP else Scope.TENSOR
+        return replace(self, scope=scope, zero_tail=True, row=told(self.row), col=told(self.col))
+
+
+def _members(name: str, part: Search | Direction) -> dict[str, np.generic]:
+    """The members of one part of a mode."""
+    values = {f"{name}_{field.name}": getattr(part, field.name) for field in fields(part)}
+    return {key: np.bool_(value) if isinstance(value, bool) else np.int32(value) for key, value in values.items()}
 
 
 @dataclass(frozen=True)
@@ -115,7 +179,15 @@ def _quantized(mode: Mode) -> tuple[Role, ...]:
 
 
 def _amax(mode: Mode) -> tuple[Role, ...]:
-    return (Role("amax", "m" if mode.scope == Scope.ROW else ""),) if mode.format.has_amax else ()
+    """One amax, or one a direction where both have 1 x block blocks."""
+    if not mode.format.has_amax:
+        return ()
+    dims = "m" if mode.scope == Scope.ROW else "_" if mode.scope == Scope.GROUP else ""
+    return tuple(Role(name, dims) for name in ("amax", "col_amax")[: 2 if mode.is_dual else 1])
+
+
+def _groups(mode: Mode) -> tuple[Role, ...]:
+    return (Role("group_sizes", "_"),) if mode.scope == Scope.GROUP else ()
 
 
 def _random(mode: Mode) -> tuple[Role, ...]:
@@ -125,8 +197,8 @@ def _random(mode: Mode) -> tuple[Role, ...]:
 _X, _Y = (Role("x", "m k"),), (Role("y", "m k"),)
 
 VERBS = {
-    "amax": lambda mode: (_X, _amax(mode)),
-    "quantize": lambda mode: ((*_X, *_amax(mode), *_random(mode)), _quantized(mode)),
+    "amax": lambda mode: ((*_X, *_groups(mode)), _amax(mode)),
+    "quantize": lambda mode: ((*_X, *_amax(mode), *_groups(mode), *_random(mode)), _quantized(mode)),
     "qdq": lambda mode: ((*_X, *_amax(mode)), _Y),
     "dequantize": lambda mode: ((*_quantized(mode), *_amax(mode)), _Y),
     "decode": lambda mode: (_quantized(mode), _Y),
@@ -134,17 +206,18 @@ VERBS = {
 """Verb -> (mode -> its operands, its results), in order; `ffi/include/call.h` has the same table."""
 
 
-def result(role: str, mode: Mode, batch: tuple, rows, columns, dtype: str) -> tuple[tuple, str]:
+def result(role: str, mode: Mode, batch: tuple, rows, columns, groups: int, dtype: str) -> tuple[tuple, str]:
     """The shape and dtype of a result.
 
     Args:
         role: its name.
         mode: of the call.
         batch, rows, columns: the shape of x or y.
+        groups: how many there are, where the scope is a group.
         dtype: of x or y.
     """
-    if role == "amax":
-        return (*batch, rows) if mode.scope == Scope.ROW else batch, "float32"
+    if role.endswith("amax"):
+        return (*batch, *{Scope.TENSOR: (), Scope.ROW: (rows,), Scope.GROUP: (groups,)}[mode.scope]), "float32"
     if role == "y":
         return (*batch, rows, columns), dtype
     side, what = role.split("_")

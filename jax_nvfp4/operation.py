@@ -37,7 +37,7 @@ class Operation:
         derivative: "refused" is a TypeError, "constant" has no derivative with respect to any operand,
             "straight-through" passes the tangent of the first operand on.
         local: (bind, operands, mode, axes) -> results: how one shard is computed, where that differs from the whole.
-        batch: (axis size, which operands are mapped, operands with the mapped axis first) -> operands, where
+        batch: (axis size, which operands are mapped, operands with the mapped axis first, mode) -> operands, where
             mapping changes what an operand says.
     """
 
@@ -46,8 +46,8 @@ class Operation:
     local: Callable[[Callable, Sequence[jax.Array], Mode, Axes], Sequence[jax.Array]] = (
         lambda bind, operands, mode, axes: bind(*operands)
     )
-    batch: Callable[[int, Sequence[bool], Sequence[jax.Array]], Sequence[jax.Array]] = lambda size, mapped, operands: (
-        operands
+    batch: Callable[[int, Sequence[bool], Sequence[jax.Array], Mode], Sequence[jax.Array]] = (
+        lambda size, mapped, operands, mode: operands
     )
     primitive: Primitive = field(init=False)
 
@@ -72,9 +72,14 @@ class Operation:
 
     def results(self, operands: Sequence, mode: Mode, dtype: str) -> list[tuple[tuple, str]]:
         """The shape rule: shape and dtype of each result, from the types of the operands."""
-        batch, rows, columns = self._geometry(operands[0], mode)
+        expected, results = VERBS[self.verb](mode)
+        by_role = {role.name: operand for role, operand in zip(expected, operands, strict=True)}
+        *batch, rows, columns = operands[0].shape
+        if "x" not in by_role:
+            columns *= mode.format.codes_per_byte
+        groups = by_role["group_sizes"].shape[-1] if "group_sizes" in by_role else 0
         dtype = dtype or operands[0].dtype.name
-        return [result(role.name, mode, batch, rows, columns, dtype) for role in VERBS[self.verb](mode)[1]]
+        return [result(role.name, mode, tuple(batch), rows, columns, groups, dtype) for role in results]
 
     def dims(self, mode: Mode) -> Dims:
         """The dimensions, for the sharding rule."""
@@ -83,12 +88,6 @@ class Operation:
         if operands[0].name == "row_codes" and "k" in together:
             together["k"] //= mode.format.codes_per_byte
         return Dims(tuple(role.dims for role in operands), tuple(role.dims for role in results), together)
-
-    def _geometry(self, first, mode: Mode) -> tuple[tuple, int, int]:
-        *batch, rows, columns = first.shape
-        if VERBS[self.verb](mode)[0][0].name == "row_codes":
-            columns = columns * mode.format.codes_per_byte
-        return tuple(batch), rows, columns
 
     def _transformable(self, mode: Mode, dtype: str, *operands: jax.Array) -> list[jax.Array]:
         shapes = self.results(operands, mode, dtype)
@@ -111,7 +110,7 @@ class Operation:
         @call.def_vmap
         def _(size, mapped, *arrays):
             batched = [a if m else jnp.broadcast_to(a, (size, *a.shape)) for a, m in zip(arrays, mapped, strict=True)]
-            outputs = tuple(self(*self.batch(size, mapped, batched), mode=mode, dtype=dtype))
+            outputs = tuple(self(*self.batch(size, mapped, batched, mode), mode=mode, dtype=dtype))
             return outputs, (True,) * len(outputs)
 
         return list(call(*operands))

@@ -69,6 +69,21 @@ def shard_start(axes: Axes, name: str, local_size: int) -> jax.Array:
     return jnp.asarray(index, jnp.uint32) * jnp.uint32(local_size)
 
 
+def local_groups(group_sizes: jax.Array, axes: Axes, rows: int) -> jax.Array:
+    """The part of each group that lies in this shard of `rows` rows: (..., E) int32.
+
+    Sizes that are wrong for the whole array (negative, or adding up to more rows than there are) stay wrong.
+    """
+    if "m" not in axes:
+        return group_sizes
+    start = shard_start(axes, "m", rows).astype(jnp.int32)
+    ends = jnp.cumsum(group_sizes, axis=-1, dtype=jnp.int32)
+    inside = jnp.clip(ends, start, start + rows) - jnp.clip(ends - group_sizes, start, start + rows)
+    total = rows * jax.lax.axis_size(axes["m"])
+    is_wrong = (group_sizes < 0) | (ends > total)
+    return jnp.where(is_wrong, jnp.where(group_sizes < 0, group_sizes, rows + 1), inside)
+
+
 def same_varying(*arrays: jax.Array) -> list[jax.Array]:
     """`arrays` typed as varying over the same manual mesh axes: those over which any of them varies.
 

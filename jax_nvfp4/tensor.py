@@ -13,7 +13,11 @@ import numpy as np
 from jax_nvfp4.spec import QuantSpec
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=("codes", "scales", "amax"), meta_fields=("spec", "axis"))
+@partial(
+    jax.tree_util.register_dataclass,
+    data_fields=("codes", "scales", "amax", "group_sizes"),
+    meta_fields=("spec", "axis"),
+)
 @dataclass(frozen=True)
 class BlockScaled:
     """A quantized operand of shape (..., M, K): codes, block scales and amax.
@@ -21,23 +25,26 @@ class BlockScaled:
     Attributes:
         codes: uint8, two E2M1 codes a byte, low nibble first: (..., M, K/2), or (..., K, M/2) when `axis` is -2.
         scales: float8_e4m3fn, one per block of 16 codes, laid out as `spec.scale_layout` says.
-        amax: float32, (...,), or one per row of the codes where `spec.scope` is "row".
+        amax: float32, (...,), one per row of the codes where `spec.scope` is "row", (..., E) where it is "group".
         spec: how it was quantized (static).
         axis: which axis of the operand the blocks run along (static). Blocks along -2 are stored transposed, so
             that in memory blocks are always contiguous.
+        group_sizes: int32 (..., E), the rows of each group where `spec.scope` is "group", else None.
     """
 
     codes: jax.Array
     scales: jax.Array
-    amax: jax.Array
+    amax: jax.Array | None
     spec: QuantSpec
     axis: int
+    group_sizes: jax.Array | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of the operand that was quantized."""
         *batch, rows, packed = self.codes.shape
-        return (*batch, rows, 2 * packed) if self.axis == -1 else (*batch, 2 * packed, rows)
+        size = packed * self.spec.facts.codes_per_byte
+        return (*batch, rows, size) if self.axis == -1 else (*batch, size, rows)
 
     @property
     def ndim(self) -> int:

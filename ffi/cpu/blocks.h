@@ -14,6 +14,7 @@
 namespace jax_nvfp4 {
 
 constexpr int64_t kRun = 1024;       // elements of one row handled at a time
+constexpr int64_t kStripRows = 128;  // rows of several strips: the codes of a column fill a cache line or more
 constexpr int64_t kStripCols = 256;  // columns of a strip of 16 rows
 
 // Calls body(index, start, count) for runs that cover x or y: `count` elements from `start` on, which share the
@@ -28,22 +29,22 @@ void ForEachRun(ffi::ThreadPool& pool, const Call& call, const Body& body) {
   });
 }
 
-// The largest |x| of each 1x16 block.
-template <typename Float>
+// The largest |x| of each block of one row.
+template <typename Float, int64_t kLength = kBlock>
 NVFP4_INLINE void RowAmax(const typename Float::Word* __restrict x, int64_t blocks, float* __restrict amax) {
   for (int64_t block = 0; block < blocks; ++block) {
     decltype(MagnitudeBits(*x)) largest = 0;
-    for (int64_t i = 0; i < kBlock; ++i) largest = std::max(largest, MagnitudeBits(x[block * kBlock + i]));
+    for (int64_t i = 0; i < kLength; ++i) largest = std::max(largest, MagnitudeBits(x[block * kLength + i]));
     amax[block] = Amax<Float>(largest);
   }
 }
 
 // The largest |x| of each column of a strip.
-template <typename Float>
+template <typename Float, int64_t kRows = kBlock>
 NVFP4_INLINE void ColumnAmax(const typename Float::Word* __restrict x, int64_t stride, int64_t cols,
                              float* __restrict amax) {
   decltype(MagnitudeBits(*x)) largest[kStripCols] = {};
-  for (int64_t row = 0; row < kBlock; ++row) {
+  for (int64_t row = 0; row < kRows; ++row) {
     for (int64_t c = 0; c < cols; ++c) largest[c] = std::max(largest[c], MagnitudeBits(x[row * stride + c]));
   }
   for (int64_t c = 0; c < cols; ++c) amax[c] = Amax<Float>(largest[c]);
@@ -65,18 +66,20 @@ NVFP4_INLINE void BlockScales(const float* __restrict amax, int64_t blocks, cons
     scales[block] = scale;
     multipliers[block] = Multiplier(scale, tensor);
   }
+  if (tensor.math == Math::kExact) return;
+  for (int64_t block = 0; block < blocks; ++block) multipliers[block] = FastMultiplier(scales[block], tensor);
 }
 
-NVFP4_INLINE void DequantFactors(const uint8_t* __restrict scales, int64_t blocks, float amax,
+NVFP4_INLINE void DequantFactors(const uint8_t* __restrict scales, int64_t blocks, float amax, float emax,
                                  float* __restrict factors) {
-  for (int64_t block = 0; block < blocks; ++block) factors[block] = DequantFactor(scales[block], amax);
+  for (int64_t block = 0; block < blocks; ++block) factors[block] = DequantFactor(scales[block], amax, emax);
 }
 
 // One value per block to one per element.
-template <typename T>
+template <int64_t kLength = kBlock, typename T>
 NVFP4_INLINE void Repeat(const T* __restrict per_block, int64_t blocks, T* __restrict per_element) {
   for (int64_t block = 0; block < blocks; ++block) {
-    for (int64_t i = 0; i < kBlock; ++i) per_element[block * kBlock + i] = per_block[block];
+    for (int64_t i = 0; i < kLength; ++i) per_element[block * kLength + i] = per_block[block];
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include "blocks.h"
 #include "handler.h"
+#include "mxfp8.h"
 #include "pages.h"
 
 namespace jax_nvfp4 {
@@ -15,19 +16,29 @@ struct Packed {
 };
 
 template <typename Float>
-NVFP4_KERNEL void DequantizeRun(Packed in, const float* amax, int64_t start, int64_t count, typename Float::Word* y) {
+NVFP4_KERNEL void DequantizeRun(Packed in, const float* amax, float emax, int64_t start, int64_t count, typename Float::Word* y) {
   uint8_t codes[kRun];
   float factors[kRun / kBlock], per_element[kRun];
   const int64_t blocks = count / kBlock;
   const uint8_t* scales = in.scales + start / kBlock;
   if (amax != nullptr) {
-    DequantFactors(scales, blocks, *amax, factors);
+    DequantFactors(scales, blocks, *amax, emax, factors);
   } else {
     for (int64_t block = 0; block < blocks; ++block) factors[block] = E4M3Value(scales[block]);
   }
   Repeat(factors, blocks, per_element);
   Unpack(in.codes + start / 2, count, codes);
   DequantizeCodes<Float>(codes, per_element, count, y + start);
+}
+
+template <typename Float, typename Element>
+NVFP4_KERNEL void DequantizeMxRun(Packed in, int64_t start, int64_t count, typename Float::Word* y) {
+  float factors[kRun / kMxBlock], per_element[kRun];
+  const int64_t blocks = count / kMxBlock;
+  for (int64_t block = 0; block < blocks; ++block) factors[block] = E8M0Value(in.scales[start / kMxBlock + block]);
+  Repeat<kMxBlock>(factors, blocks, per_element);
+  const uint8_t* codes = in.codes + start;
+  for (int64_t i = 0; i < count; ++i) y[start + i] = Float::Narrow(Element::Value(codes[i]) * per_element[i]);
 }
 
 // `amax` is null for the values without their tensor scale.
@@ -39,7 +50,9 @@ ffi::Error Run(ffi::ThreadPool& pool, const Call& call, const float* amax) {
     using Float = decltype(type);
     auto* words = static_cast<typename Float::Word*>(out);
     ForEachRun(pool, call, [&](int64_t index, int64_t start, int64_t count) {
-      DequantizeRun<Float>(in, amax ? amax + index : nullptr, start, count, words);
+      if (call.mode.format == Format::kMxfp8) return DequantizeMxRun<Float, E4M3>(in, start, count, words);
+      if (call.mode.format == Format::kMxfp8E5m2) return DequantizeMxRun<Float, E5M2>(in, start, count, words);
+      DequantizeRun<Float>(in, amax ? amax + index : nullptr, call.mode.emax, start, count, words);
     });
   });
   return ffi::Error::Success();

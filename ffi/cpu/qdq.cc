@@ -4,23 +4,27 @@
 
 #include "blocks.h"
 #include "handler.h"
+#include "mxfp8.h"
 #include "pages.h"
 #include "parallel.h"
+#include "search.h"
 
 namespace jax_nvfp4 {
 namespace {
 
-// Multipliers and dequantization factors, per element, of a run whose blocks have the given amaxes.
+// Multipliers and dequantization factors, per element, of a run of blocks.
 struct RunScales {
   float multipliers[kRun];
   float factors[kRun];
 
-  NVFP4_INLINE RunScales(const float* block_amax, int64_t blocks, float amax) {
+  // `scale_blocks` fills in the scale and the multiplier of each block.
+  template <typename ScaleBlocks>
+  NVFP4_INLINE RunScales(int64_t blocks, float amax, const Mode& mode, const ScaleBlocks& scale_blocks) {
     uint8_t scales[kRun / kBlock];
     float per_block[kRun / kBlock];
-    BlockScales(block_amax, blocks, TensorScale(amax), scales, per_block);
+    scale_blocks(TensorScale(amax, mode), scales, per_block);
     Repeat(per_block, blocks, multipliers);
-    DequantFactors(scales, blocks, amax, per_block);
+    DequantFactors(scales, blocks, amax, mode.emax, per_block);
     Repeat(per_block, blocks, factors);
   }
 };
@@ -35,19 +39,50 @@ NVFP4_INLINE void QdqRow(const typename Float::Word* __restrict x, const RunScal
 }
 
 template <typename Float>
-NVFP4_KERNEL void QdqRun(const typename Float::Word* x, float amax, int64_t count, typename Float::Word* y) {
+NVFP4_KERNEL void QdqRun(const typename Float::Word* x, float amax, const Mode& mode, int64_t count,
+                         typename Float::Word* y) {
   float block_amax[kRun / kBlock];
-  RowAmax<Float>(x, count / kBlock, block_amax);
-  QdqRow<Float>(x, RunScales(block_amax, count / kBlock, amax), count, y);
+  const int64_t blocks = count / kBlock;
+  RowAmax<Float>(x, blocks, block_amax);
+  const RunScales scales(blocks, amax, mode, [&](const TensorScale& tensor, uint8_t* scales, float* multipliers) {
+    if (mode.search.present()) {
+      SearchBlockScales<Float>(x, block_amax, blocks, tensor, mode.search, scales, multipliers);
+    } else {
+      BlockScales(block_amax, blocks, tensor, scales, multipliers);
+    }
+  });
+  QdqRow<Float>(x, scales, count, y);
 }
 
 template <typename Float>
-NVFP4_KERNEL void QdqStrip(const typename Float::Word* x, float amax, int64_t stride, int64_t cols,
+NVFP4_KERNEL void QdqStrip(const typename Float::Word* x, float amax, const Mode& mode, int64_t stride, int64_t cols,
                            typename Float::Word* y) {
   float tile_amax[kStripCols / kBlock];
+  const int64_t tiles = cols / kBlock;
   TileAmax<Float>(x, stride, cols, tile_amax);
-  const RunScales scales(tile_amax, cols / kBlock, amax);
+  const RunScales scales(tiles, amax, mode, [&](const TensorScale& tensor, uint8_t* scales, float* multipliers) {
+    if (mode.search.present()) {
+      SearchTileScales<Float>(x, stride, tile_amax, tiles, tensor, mode.search, scales, multipliers);
+    } else {
+      BlockScales(tile_amax, tiles, tensor, scales, multipliers);
+    }
+  });
   for (int64_t row = 0; row < kBlock; ++row) QdqRow<Float>(x + row * stride, scales, cols, y + row * stride);
+}
+
+template <typename Float, typename Element>
+NVFP4_KERNEL void QdqMxRun(const typename Float::Word* x, bool floor, int64_t count, typename Float::Word* y) {
+  float amax[kRun / kMxBlock], factors[kRun / kMxBlock], multipliers[kRun], values[kRun];
+  uint8_t scales[kRun / kMxBlock];
+  const int64_t blocks = count / kMxBlock;
+  RowAmax<Float, kMxBlock>(x, blocks, amax);
+  MxScales<Element>(amax, blocks, floor, scales, factors);
+  Repeat<kMxBlock>(factors, blocks, multipliers);
+  for (int64_t block = 0; block < blocks; ++block) factors[block] = E8M0Value(scales[block]);
+  Repeat<kMxBlock>(factors, blocks, values);
+  for (int64_t i = 0; i < count; ++i) {
+    y[i] = Float::Narrow(Element::Value(Element::Encode(Float::Widen(x[i]) * multipliers[i])) * values[i]);
+  }
 }
 
 template <typename Float>
@@ -56,8 +91,11 @@ void Qdq(ffi::ThreadPool& pool, const Call& call) {
   auto* y = static_cast<typename Float::Word*>(ResultData(call.buffer(Role::kY)));
   auto* amax = call.data<const float>(Role::kAmax);
   if (!call.mode.tile()) {
+    const bool floor = call.mode.scale_floor;
     ForEachRun(pool, call, [&](int64_t index, int64_t start, int64_t count) {
-      QdqRun<Float>(x + start, amax[index], count, y + start);
+      if (call.mode.format == Format::kMxfp8) return QdqMxRun<Float, E4M3>(x + start, floor, count, y + start);
+      if (call.mode.format == Format::kMxfp8E5m2) return QdqMxRun<Float, E5M2>(x + start, floor, count, y + start);
+      QdqRun<Float>(x + start, amax[index], call.mode, count, y + start);
     });
     return;
   }
@@ -66,7 +104,8 @@ void Qdq(ffi::ThreadPool& pool, const Call& call) {
   ParallelFor(pool, call.batch * strips * across, unit_elements, [&](int64_t unit) {
     const int64_t strip = unit / across, col = unit % across * kStripCols;
     const int64_t start = strip * kBlock * call.cols + col;
-    QdqStrip<Float>(x + start, amax[strip / strips], call.cols, std::min(kStripCols, call.cols - col), y + start);
+    QdqStrip<Float>(x + start, amax[strip / strips], call.mode, call.cols, std::min(kStripCols, call.cols - col),
+                    y + start);
   });
 }
 

@@ -1,205 +1,50 @@
-// nvfp4_quantize: floats to codes and block scales, along
-// rows, along columns, or both from one read (docs/numerics.md sections 2, 4 and 6).
-#include <algorithm>
-#include <cstdint>
-#include <cstring>
-#include <optional>
-
-#include "blocks.h"
+// nvfp4_quantize: floats to codes and block scales, along rows, along columns, or both from one read, of matrices or of
+// groups of rows.
 #include "handler.h"
-#include "pages.h"
-#include "parallel.h"
-#include "philox.h"
-#include "scale_writer.h"
+#include "job.h"
+#include "quantize_mxfp8.h"
+#include "quantize_nvfp4.h"
 
 namespace jax_nvfp4 {
 namespace {
 
-// A quantized operand: `rows` rows of `cols` elements as it is laid out, so columnwise output has both swapped.
-struct Output {
-  uint8_t* codes;
-  int64_t rows;
-  int64_t cols;
-  ScaleWriter scales;
-
-  Output(const Call& call, Role codes, Role scales, int64_t rows, int64_t cols, bool swizzled)
-      : codes(static_cast<uint8_t*>(ResultData(call.buffer(codes)))),
-        rows(rows),
-        cols(cols),
-        scales(call.data(scales), call.batch, rows, cols / kBlock, swizzled) {}
-
-  NVFP4_INLINE uint8_t* CodesAt(int64_t batch, int64_t row, int64_t col) const {
-    return codes + ((batch * rows + row) * cols + col) / 2;
-  }
-};
-
-// The key and the place of one batch element in the global array (section 6).
-struct RandomStream {
-  const uint32_t* seed;
-  const uint32_t* origin;
-
-  // The words of the block at (row, col), given in elements from the origin.
-  NVFP4_INLINE PhiloxWords Row(int64_t row, int64_t col) const {
-    return Philox(Block(origin[2], col), Line(origin[1], row), 0, origin[0], seed[0], seed[1]);
-  }
-  NVFP4_INLINE PhiloxWords Column(int64_t row, int64_t col) const {
-    return Philox(Block(origin[1], row), Line(origin[2], col), 1, origin[0], seed[0], seed[1]);
-  }
-
- private:
-  static NVFP4_INLINE uint32_t Block(uint32_t origin, int64_t local) {
-    return static_cast<uint32_t>((origin + local) / kBlock);
-  }
-  static NVFP4_INLINE uint32_t Line(uint32_t origin, int64_t local) { return origin + static_cast<uint32_t>(local); }
-};
-
-// A call, and where its outputs go.
-struct Job {
-  const Call& call;
-  bool tile;
-  const void* x;
-  const float* amax;
-  const uint32_t* seed;  // null unless a direction is stochastic
-  const uint32_t* origin;
-  std::optional<Output> row;
-  std::optional<Output> col;
-
-  explicit Job(const Call& call)
-      : call(call),
-        tile(call.mode.tile()),
-        x(call.data(Role::kX)),
-        amax(call.data<const float>(Role::kAmax)),
-        seed(call.data<const uint32_t>(Role::kSeed)),
-        origin(call.data<const uint32_t>(Role::kOrigin)) {
-    const Mode& mode = call.mode;
-    if (mode.row.present) row.emplace(call, Role::kRowCodes, Role::kRowScales, call.rows, call.cols, mode.row.swizzled);
-    if (mode.col.present) col.emplace(call, Role::kColCodes, Role::kColScales, call.cols, call.rows, mode.col.swizzled);
-  }
-
-  template <typename Float>
-  NVFP4_INLINE const typename Float::Word* At(int64_t batch, int64_t r, int64_t c) const {
-    return static_cast<const typename Float::Word*>(x) + (batch * call.rows + r) * call.cols + c;
-  }
-  NVFP4_INLINE RandomStream Stream(int64_t batch) const { return {seed + 2 * batch, origin + 3 * batch}; }
-};
-
-// A run of one row in 1x16 blocks.
 template <typename Float>
-NVFP4_KERNEL void QuantizeRun(const Job& job, int64_t batch, int64_t row, int64_t col, int64_t count) {
-  float amax[kRun / kBlock], multipliers[kRun / kBlock], per_element[kRun];
-  uint8_t scales[kRun / kBlock], codes[kRun];
-  const int64_t blocks = count / kBlock;
-  const auto* x = job.At<Float>(batch, row, col);
-  const TensorScale tensor(job.amax[job.call.mode.row_scope() ? batch * job.call.rows + row : batch]);
-
-  RowAmax<Float>(x, blocks, amax);
-  BlockScales(amax, blocks, tensor, scales, multipliers);
-  Repeat(multipliers, blocks, per_element);
-  if (!job.call.mode.row.stochastic) {
-    NearestCodes<Float>(x, per_element, count, codes);
-  } else {
-    const RandomStream stream = job.Stream(batch);
-    PhiloxWords random[kRun / kBlock];
-    for (int64_t block = 0; block < blocks; ++block) random[block] = stream.Row(row, col + block * kBlock);
-    StochasticCodes<Float>(x, per_element, reinterpret_cast<const uint8_t*>(random), count, codes);
-  }
-  Pack(codes, count, job.row->CodesAt(batch, row, col));
-  job.row->scales.Store(batch, row, col / kBlock, scales, blocks);
+void QuantizeNvfp4(ffi::ThreadPool& pool, const Job& job) {
+  ForEachUnit(
+      pool, job,
+      [&](int64_t batch, int64_t row, int64_t col, int64_t cols) { QuantizeRun<Float>(job, batch, row, col, cols); },
+      [&](int64_t batch, int64_t row, int64_t rows, int64_t col, int64_t cols) {
+        QuantizeStrips<Float>(job, batch, row, rows, col, cols);
+      });
 }
 
-constexpr int64_t kUnitStrips = 8;  // the codes of a column of 8 strips fill one cache line
-
-// Packs the 16 codes of each column into one 8-byte word, one column every kUnitStrips words.
-NVFP4_INLINE void PackColumns(const uint8_t (*__restrict codes)[kStripCols], int64_t cols,
-                              uint64_t* __restrict words) {
-  for (int64_t c = 0; c < cols; ++c) {
-    uint64_t word = 0;
-    for (int64_t r = 0; r < kBlock; ++r) word |= static_cast<uint64_t>(codes[r][c]) << (4 * r);
-    words[c * kUnitStrips] = word;
-  }
-}
-
-// At most kUnitStrips strips of 16 rows, in columnwise 1x16 blocks, or in 16x16 tiles for either output or both.
-template <typename Float>
-NVFP4_KERNEL void QuantizeStrips(const Job& job, int64_t batch, int64_t first_row, int64_t rows, int64_t col,
-                                 int64_t cols) {
-  uint64_t words[kStripCols * kUnitStrips];
-  uint8_t column_scales[kStripCols][kUnitStrips];
-  uint8_t codes[kBlock][kStripCols], scales[kStripCols];
-  float amax[kStripCols], multipliers[kStripCols], per_element[kStripCols];
-  const int64_t stride = job.call.cols, strips = rows / kBlock, tiles = cols / kBlock;
-  const TensorScale tensor(job.amax[batch]);
-
-  for (int64_t strip = 0; strip < strips; ++strip) {
-    const int64_t row = first_row + strip * kBlock;
-    const auto* x = job.At<Float>(batch, row, col);
-    if (job.tile) {
-      TileAmax<Float>(x, stride, cols, amax);
-      BlockScales(amax, tiles, tensor, scales, multipliers);
-      Repeat(multipliers, tiles, per_element);
-    } else {
-      ColumnAmax<Float>(x, stride, cols, amax);
-      BlockScales(amax, cols, tensor, scales, per_element);
-    }
-    if (!job.call.mode.col.stochastic) {
-      for (int64_t r = 0; r < kBlock; ++r) NearestCodes<Float>(x + r * stride, per_element, cols, codes[r]);
-    } else {
-      const RandomStream stream = job.Stream(batch);
-      uint8_t random[kBlock][kStripCols];
-      for (int64_t c = 0; c < cols; ++c) {
-        PhiloxWords block = stream.Column(row, col + c);
-        for (int64_t r = 0; r < kBlock; ++r) random[r][c] = static_cast<uint8_t>(block.word[r / 4] >> (r % 4 * 8));
-      }
-      for (int64_t r = 0; r < kBlock; ++r) {
-        StochasticCodes<Float>(x + r * stride, per_element, random[r], cols, codes[r]);
-      }
-    }
-    if (job.row && job.tile) {
-      for (int64_t r = 0; r < kBlock; ++r) {
-        Pack(codes[r], cols, job.row->CodesAt(batch, row + r, col));
-        job.row->scales.Store(batch, row + r, col / kBlock, scales, tiles);
-      }
-    }
-    if (job.col) {
-      PackColumns(codes, cols, words + strip);
-      for (int64_t c = 0; c < cols; ++c) column_scales[c][strip] = scales[job.tile ? c / kBlock : c];
-    }
-  }
-  if (!job.col) return;
-  for (int64_t c = 0; c < cols; ++c) {
-    std::memcpy(job.col->CodesAt(batch, col + c, first_row), words + c * kUnitStrips, strips * sizeof(uint64_t));
-    job.col->scales.Store(batch, col + c, first_row / kBlock, column_scales[c], strips);
-  }
-}
-
-template <typename Float>
-void Quantize(ffi::ThreadPool& pool, const Job& job) {
-  const Call& call = job.call;
-  const bool strips = job.tile || job.col;
-  const int64_t unit_rows = strips ? kBlock * kUnitStrips : 1;
-  const int64_t unit_cols = strips ? kStripCols : kRun;
-  const int64_t down = (call.rows + unit_rows - 1) / unit_rows, across = (call.cols + unit_cols - 1) / unit_cols;
-  const int64_t unit_elements = std::min(unit_rows, call.rows) * std::min(unit_cols, call.cols);
-  ParallelFor(pool, call.batch * down * across, unit_elements, [&](int64_t unit) {
-    const int64_t batch = unit / across / down;
-    const int64_t row = unit / across % down * unit_rows, col = unit % across * unit_cols;
-    const int64_t rows = std::min(unit_rows, call.rows - row), cols = std::min(unit_cols, call.cols - col);
-    if (!strips) {
-      QuantizeRun<Float>(job, batch, row, col, cols);
-      return;
-    }
-    // The rowwise blocks of 1x16 share the read: the strip is in the cache.
-    if (job.row && !job.tile) {
-      for (int64_t r = row; r < row + rows; ++r) QuantizeRun<Float>(job, batch, r, col, cols);
-    }
-    QuantizeStrips<Float>(job, batch, row, rows, col, cols);
-  });
+template <typename Float, typename Element>
+void QuantizeMxfp8(ffi::ThreadPool& pool, const Job& job) {
+  ForEachUnit(
+      pool, job,
+      [&](int64_t batch, int64_t row, int64_t col, int64_t cols) {
+        QuantizeMxRun<Float, Element>(job, batch, row, col, cols);
+      },
+      [&](int64_t batch, int64_t row, int64_t rows, int64_t col, int64_t cols) {
+        QuantizeMxStrips<Float, Element>(job, batch, row, rows, col, cols);
+      });
 }
 
 ffi::Error RunQuantize(ffi::ThreadPool& pool, const Call& call) {
   if (call.size() == 0) return ffi::Error::Success();
   const Job job(call);
-  DispatchFloat(call.dtype, [&](auto type) { Quantize<decltype(type)>(pool, job); });
+  if (ffi::Error error = job.scopes.Check(); error.failure()) return error;
+  DispatchFloat(call.dtype, [&](auto type) {
+    using Float = decltype(type);
+    switch (call.mode.format) {
+      case Format::kNvfp4:
+        return QuantizeNvfp4<Float>(pool, job);
+      case Format::kMxfp8:
+        return QuantizeMxfp8<Float, E4M3>(pool, job);
+      case Format::kMxfp8E5m2:
+        return QuantizeMxfp8<Float, E5M2>(pool, job);
+    }
+  });
   return ffi::Error::Success();
 }
 

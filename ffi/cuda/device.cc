@@ -5,6 +5,9 @@
 #include <cstring>
 #include <memory>
 #include <mutex>
+#include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 namespace jax_nvfp4::cuda {
@@ -12,10 +15,23 @@ namespace {
 
 // GPU family of a compute capability, or nullptr where no kernels exist.
 const char* FamilyOf(int major, int minor) {
-  if (major == 9 && minor == 0) return "sm_90a";
-  if (major == 10 && (minor == 0 || minor == 3)) return "sm_100f";
-  if (major == 12) return "sm_120f";
+  for (size_t i = 0; i < kFamilyCount; ++i) {
+    if (kFamilies[i].major == major && kFamilies[i].minor == minor) return kFamilies[i].arch;
+  }
   return nullptr;
+}
+
+// What a kernel is compiled for, without what is uniform over a launch and told at run time: Mode.compiled() in C++.
+// A direction that is not there is all zero in the table of variants.
+Mode Compiled(Mode mode) {
+  if (!mode.grouped()) mode.scope = Scope::kTensor;
+  mode.zero_tail = true;
+  for (Direction* direction : {&mode.row, &mode.col}) {
+    if (!direction->present) *direction = {};
+    direction->swizzled = false;
+    direction->rht = std::min(direction->rht, 0);
+  }
+  return mode;
 }
 
 // The range of kVariants compiled for a family: the table lists one family after the other.
@@ -35,16 +51,22 @@ class Device {
     loaded_ = std::make_unique<std::atomic<bool>[]>(end_ - begin_);
   }
 
-  ffi::ErrorOr<const Variant*> Find(Kernel kernel, ffi::DataType dtype, int flags) {
+  ffi::ErrorOr<const Variant*> Find(Kernel kernel, ffi::DataType dtype, const Mode& mode) {
     for (size_t i = begin_; i < end_; ++i) {
       const Variant& variant = kVariants[i];
-      if (variant.kernel != kernel || variant.dtype != dtype || variant.flags != flags) continue;
+      if (variant.kernel != kernel || variant.dtype != dtype || !(variant.mode == mode)) continue;
+      if (variant.launch == nullptr) {
+        return ffi::Unexpected(Missing("jax_nvfp4 was built without ", variant.name, ": reinstall with `",
+                                       "JAX_NVFP4_VARIANTS=", variant.name, " pip install .`"));
+      }
       if (!loaded_[i - begin_].load(std::memory_order_acquire)) {
         if (ffi::Error error = Load(i); error.failure()) return ffi::Unexpected(error);
       }
       return &variant;
     }
-    return ffi::Unexpected(begin_ == end_ ? NoKernels() : ffi::Error::Internal("no such kernel variant"));
+    if (begin_ == end_) return ffi::Unexpected(NoKernels());
+    return ffi::Unexpected(Missing("jax_nvfp4 has no kernel ", kKernelNames[static_cast<int>(kernel)], " for ", dtype,
+                                   " in this mode: add it to jax_nvfp4/kernels/variants.py and reinstall"));
   }
 
  private:
@@ -81,18 +103,28 @@ class Device {
     return CheckCuda("loading a kernel", status);
   }
 
+  template <typename... Parts>
+  static ffi::Error Missing(const Parts&... parts) {
+    std::ostringstream message;
+    (message << ... << parts);
+    return ffi::Error(ffi::ErrorCode::kUnimplemented, message.str());
+  }
+
   ffi::Error NoKernels() const {
     cudaDeviceProp properties;
     const char* name = cudaGetDeviceProperties(&properties, ordinal_) == cudaSuccess ? properties.name : "this GPU";
-    const char* family = FamilyOf(major_, minor_);
-    std::string remedy =
-        family ? std::string("reinstall with JAX_NVFP4_CUDA_ARCHS=") + family + " pip install ."
-               : "there are kernels for compute capability 9.0, 10.0, 10.3 and 12.x only (JAX_NVFP4_CUDA_ARCHS=... "
-                 "pip install . selects among them): run on such a GPU or on CPU";
-    return ffi::Error(ffi::ErrorCode::kUnimplemented,
-                      std::string("jax_nvfp4 holds no kernels for device ") + std::to_string(ordinal_) + ", " + name +
-                          " (compute capability " + std::to_string(major_) + "." + std::to_string(minor_) +
-                          "); built in: " + kArchs + "; " + remedy);
+    std::string remedy;
+    if (const char* family = FamilyOf(major_, minor_)) {
+      remedy = std::string("reinstall with JAX_NVFP4_CUDA_ARCHS=") + family + " pip install .";
+    } else {
+      for (size_t i = 0; i < kFamilyCount; ++i) {
+        remedy += (i ? ", " : "there are kernels for compute capability ") + std::to_string(kFamilies[i].major) + "." +
+                  std::to_string(kFamilies[i].minor);
+      }
+      remedy += " only (JAX_NVFP4_CUDA_ARCHS=... pip install . selects among them): run on such a GPU or on CPU";
+    }
+    return Missing("jax_nvfp4 holds no kernels for device ", ordinal_, ", ", name, " (compute capability ", major_, ".",
+                   minor_, "); built in: ", kArchs, "; ", remedy);
   }
 
   int ordinal_, major_ = 0, minor_ = 0;
@@ -107,7 +139,8 @@ ffi::Error CheckCuda(const char* what, cudaError_t status) {
   return ffi::Error::Internal(std::string(what) + ": " + cudaGetErrorString(status));
 }
 
-ffi::ErrorOr<const Variant*> FindVariant(Kernel kernel, ffi::DataType dtype, int flags) {
+ffi::Error Launch(Kernel kernel, ffi::DataType dtype, const Mode& mode, void** arguments, int32_t count,
+                  const int32_t& status) {
   static auto& devices = *[] {
     auto* all = new std::vector<Device>;
     int count = 0;
@@ -117,9 +150,12 @@ ffi::ErrorOr<const Variant*> FindVariant(Kernel kernel, ffi::DataType dtype, int
   }();
   int ordinal = 0;
   if (ffi::Error error = CheckCuda("finding the current device", cudaGetDevice(&ordinal)); error.failure()) {
-    return ffi::Unexpected(error);
+    return error;
   }
-  return devices.at(ordinal).Find(kernel, dtype, flags);
+  ffi::ErrorOr<const Variant*> variant = devices.at(ordinal).Find(kernel, dtype, Compiled(mode));
+  if (!variant) return variant.error();
+  (*variant)->launch(arguments, count);
+  return CheckCuda((*variant)->name, static_cast<cudaError_t>(status));
 }
 
 }  // namespace jax_nvfp4::cuda

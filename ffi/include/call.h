@@ -17,7 +17,7 @@ namespace jax_nvfp4 {
 
 enum class Verb { kAmax, kQuantize, kQdq, kDequantize, kDecode };
 
-enum class Role { kX, kY, kAmax, kSeed, kOrigin, kRowCodes, kRowScales, kColCodes, kColScales };
+enum class Role { kX, kY, kAmax, kColAmax, kGroupSizes, kSeed, kOrigin, kRowCodes, kRowScales, kColCodes, kColScales };
 
 using Dims = std::vector<int64_t>;
 
@@ -49,22 +49,22 @@ struct Roles {
 };
 
 inline Roles RolesOf(Verb verb, const Mode& mode) {
-  std::vector<Role> quantized, amax;
+  std::vector<Role> quantized, amax, groups, random;
   if (mode.row.present) quantized.insert(quantized.end(), {Role::kRowCodes, Role::kRowScales});
   if (mode.col.present) quantized.insert(quantized.end(), {Role::kColCodes, Role::kColScales});
   if (mode.facts().has_amax) amax = {Role::kAmax};
+  if (mode.facts().has_amax && mode.dual()) amax.push_back(Role::kColAmax);
+  if (mode.grouped()) groups = {Role::kGroupSizes};
+  if (mode.stochastic()) random = {Role::kSeed, Role::kOrigin};
   auto with = [](std::vector<Role> roles, const std::vector<Role>& more) {
     roles.insert(roles.end(), more.begin(), more.end());
     return roles;
   };
   switch (verb) {
     case Verb::kAmax:
-      return {{Role::kX}, amax};
-    case Verb::kQuantize: {
-      std::vector<Role> random;
-      if (mode.stochastic()) random = {Role::kSeed, Role::kOrigin};
-      return {with(with({Role::kX}, amax), random), quantized};
-    }
+      return {with({Role::kX}, groups), amax};
+    case Verb::kQuantize:
+      return {with(with(with({Role::kX}, amax), groups), random), quantized};
     case Verb::kQdq:
       return {with({Role::kX}, amax), {Role::kY}};
     case Verb::kDequantize:
@@ -81,6 +81,7 @@ class Call {
   Mode mode;
   ffi::DataType dtype;           // of x or y
   int64_t batch = 1, rows, cols;  // of x or y; leading dimensions are batch
+  int64_t groups = 0;             // per matrix, where the scope is a group
 
   static ffi::ErrorOr<Call> Parse(Verb verb, const Mode& mode, ffi::RemainingArgs args, ffi::RemainingRets rets) {
     Call call;
@@ -91,7 +92,7 @@ class Call {
   }
 
   int64_t size() const { return batch * rows * cols; }
-  int64_t scopes() const { return mode.row_scope() ? batch * rows : batch; }
+  int64_t scopes() const { return batch * (mode.row_scope() ? rows : mode.grouped() ? groups : 1); }
 
   const ffi::AnyBuffer& buffer(Role role) const { return buffers_[Find(role)]; }
   bool has(Role role) const { return Find(role) < roles_.size(); }
@@ -156,10 +157,27 @@ class Call {
     if (mode.row.present && mode.col.present && mode.row.tile != mode.col.tile) {
       return Invalid("both directions of a call have the same blocks");
     }
+    if (mode.row.has_rht()) return Invalid("the transform runs along the rows of x: only a column direction has it");
+    if (mode.tile() && (mode.col.has_rht() || mode.grouped())) return Invalid("tiles have neither transform nor groups");
+    if (!mode.facts().has_amax && (mode.row_scope() || mode.stochastic() || mode.search.present() || mode.col.has_rht())) {
+      return Invalid("this format has no amax, no stochastic rounding, no four-over-six and no Hadamard transform");
+    }
+    if (mode.search.present() && (mode.stochastic() || mode.col.has_rht())) {
+      return Invalid("four-over-six has neither stochastic rounding nor the Hadamard transform");
+    }
+    if (mode.math == Math::kFast && !(mode.dual() && mode.col.has_rht())) {
+      return Invalid("fast math belongs to a call with both directions and the Hadamard transform");
+    }
+    if (matrix == Role::kY && mode.grouped()) return Invalid("an amax per group belongs to quantizing");
+    if (mode.grouped()) {
+      const Dims sizes = DimsOf(buffer(Role::kGroupSizes));
+      groups = sizes.empty() ? 0 : sizes.back();
+    }
     if (mode.tile() && mode.stochastic()) return Invalid("tiles are never rounded stochastically");
     if (matrix == Role::kY && mode.row.swizzled) return Invalid("scales are read in the linear layout");
     const int64_t block = mode.facts().block;
-    if ((mode.row.present || mode.tile()) && cols % block != 0) return NotWhole("columns", name, cols);
+    const bool quantizes = verb != Verb::kAmax;
+    if (quantizes && (mode.row.present || mode.tile()) && cols % block != 0) return NotWhole("columns", name, cols);
     if ((mode.col.present || mode.tile()) && rows % block != 0) return NotWhole("rows", name, rows);
     for (size_t i = 0; i < roles_.size(); ++i) {
       if (ffi::Error error = CheckRole(roles_[i], buffers_[i]); error.failure()) return error;
@@ -179,7 +197,11 @@ class Call {
       case Role::kY:
         return CheckBuffer("y", buffer, dtype, dims_);
       case Role::kAmax:
-        return CheckBuffer("amax", buffer, ffi::DataType::F32, mode.row_scope() ? Batched({rows}) : Batched({}));
+        return CheckBuffer("amax", buffer, ffi::DataType::F32, Scopes());
+      case Role::kColAmax:
+        return CheckBuffer("column amax", buffer, ffi::DataType::F32, Scopes());
+      case Role::kGroupSizes:
+        return CheckBuffer("group sizes", buffer, ffi::DataType::S32, Batched({groups}));
       case Role::kSeed:
         return CheckBuffer("seed", buffer, ffi::DataType::U32, Batched({2}));
       case Role::kOrigin:
@@ -200,6 +222,9 @@ class Call {
     Dims dims(dims_.begin(), dims_.end() - 2);
     dims.insert(dims.end(), tail);
     return dims;
+  }
+  Dims Scopes() const {
+    return mode.row_scope() ? Batched({rows}) : mode.grouped() ? Batched({groups}) : Batched({});
   }
   Dims Codes(int64_t across, int64_t along) const { return Batched({across, along / mode.facts().codes_per_byte}); }
   Dims Scales(int64_t across, int64_t along, const Direction& direction) const {

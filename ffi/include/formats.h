@@ -9,7 +9,7 @@ namespace jax_nvfp4 {
 
 namespace ffi = xla::ffi;
 
-enum class Format : int32_t { kNvfp4 };
+enum class Format : int32_t { kNvfp4, kMxfp8, kMxfp8E5m2 };
 
 struct FormatFacts {
   int64_t block;  // consecutive elements that share a scale
@@ -20,7 +20,11 @@ struct FormatFacts {
   bool has_amax;
 };
 
-constexpr FormatFacts kFormats[] = {{16, 2, ffi::DataType::U8, ffi::DataType::F8E4M3FN, true, true}};
+constexpr FormatFacts kFormats[] = {
+    {16, 2, ffi::DataType::U8, ffi::DataType::F8E4M3FN, true, true},
+    {32, 1, ffi::DataType::F8E4M3FN, ffi::DataType::F8E8M0FNU, false, false},
+    {32, 1, ffi::DataType::F8E5M2, ffi::DataType::F8E8M0FNU, false, false},
+};
 constexpr int32_t kFormatCount = sizeof(kFormats) / sizeof(kFormats[0]);
 
 constexpr const FormatFacts& Facts(Format format) { return kFormats[static_cast<int32_t>(format)]; }

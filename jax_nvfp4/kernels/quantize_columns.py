@@ -11,10 +11,9 @@ from __future__ import annotations
 import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int32, Int64, Uint8, Uint16, Uint32, const_expr
+from cutlass import Float32, Int32, Int64, Uint8, Uint32, const_expr
 
-from jax_nvfp4.formats import BLOCK
-from jax_nvfp4.kernels.primitives import e2m1, memory, operand, philox, scales, strip, swizzle
+from jax_nvfp4.kernels.primitives import memory, operand, philox, placement, scaling, strip, swizzle
 
 
 @cute.kernel
@@ -30,50 +29,45 @@ def _kernel(
     across: cute.FastDivmodDivisorV2,
     down: cute.FastDivmodDivisorV2,
     swizzled: Int32,
-    dtype: cutlass.Constexpr,
-    stochastic: cutlass.Constexpr,
-    hopper: cutlass.Constexpr,
+    variant: cutlass.Constexpr,
 ):
     """The grid is flat over (batch, down, across) tiles."""
+    how, dtype, stochastic = scaling.of(variant), variant.dtype, variant.mode.col.stochastic
     thread, _, _ = cute.arch.thread_idx()
-    tile, _, _ = cute.arch.block_idx()
-    tensor = cute.make_tensor(cute.arch.alloc_smem(Float32, 2), cute.make_layout(2))
+    scopes = how.scopes()
     turned = strip.shared_codes()
     staged = cute.make_tensor(
         cute.arch.alloc_smem(Uint8, strip.TILE_COLUMNS * strip.TILE_STRIPS, alignment=4),
         cute.make_layout((strip.TILE_COLUMNS, strip.TILE_STRIPS), stride=(strip.TILE_STRIPS, 1)),
     )
 
-    tile, tile_column = divmod(tile, across)
-    matrix, tile_row = divmod(tile, down)
-    matrix = Int64(matrix)
+    matrix, scope, tile_row, tile_column = placement.dense(down, across)
     first_strip, first_column = tile_row * strip.TILE_STRIPS, tile_column * strip.TILE_COLUMNS
     own_strip, lane = thread // 32, thread % 32
     column = first_column + lane * strip.COLUMNS
     words = strip.registers(dtype)
     if (first_strip + own_strip < strips) & (column < columns):
-        first = (matrix * strips + first_strip + own_strip) * BLOCK * columns + column
+        first = (matrix * strips + first_strip + own_strip) * strip.BLOCK * columns + column
         if columns % strip.COLUMNS == 0:
             strip.load_vectors(x, first, Int64(columns), words, dtype)
         else:
             strip.load_elements(x, first, Int64(columns), columns - 1 - column, words, dtype)
     if thread == 0:
-        tensor[0], tensor[1] = scales.tensor_scales(amax[matrix])
+        how.open_scope(scopes, 0, amax, scope)
     if const_expr(stochastic):
         stream = philox.shared_stream()
         if thread == strip.THREADS - 1:
-            philox.open_stream(stream, seed, origin, matrix)
+            philox.open_stream(stream, seed, origin, scope)
     cute.arch.sync_threads()
 
-    out = memory.registers(2)
     for i in cutlass.range_constexpr(strip.COLUMNS):
         block = strip.columns(words, dtype)[i]
-        byte, multiplier = scales.block_scale(operand.block_max(block, dtype), tensor[0], tensor[1])
+        scale = how.scale([block], [], scopes)
         random = None
         if const_expr(stochastic):
             random = philox.draw(stream, philox.ALONG_COLUMNS, first_strip + own_strip, column + i)
-        out[0], out[1] = e2m1.encode_block(block, multiplier, byte, dtype, hopper, random)
-        cute.autovec_copy(out, turned[(i, lane, own_strip, None)])
+        memory.store(how.codes(block, scale, random), turned[(i, lane, own_strip, None)])
+        byte = scale.byte
         if (first_strip + own_strip >= strips) | (column + i >= columns):
             byte = Uint32(0)  # padding of swizzled scales
         staged[lane * strip.COLUMNS + i, own_strip] = Uint8(byte)
@@ -101,9 +95,7 @@ def launch(
     rows: Int64,
     columns: Int64,
     swizzled: Int32,
-    dtype: cutlass.Constexpr,
-    stochastic: cutlass.Constexpr,
-    hopper: cutlass.Constexpr,
+    variant: cutlass.Constexpr,
 ):
     """Quantize the transposes of `batch` matrices of (rows, columns).
 
@@ -119,11 +111,9 @@ def launch(
         rows: at least 16.
         columns: at least 1.
         swizzled: 1 for swizzled scales, else 0.
-        dtype: name of the float dtype of x.
-        stochastic: whether to round stochastically.
-        hopper: whether to compile the sm_90 form.
+        variant: what to compile.
     """
-    strips = Int32(rows // BLOCK)
+    strips = Int32(rows // strip.BLOCK)
     across = Int32((columns + strip.TILE_COLUMNS - 1) // strip.TILE_COLUMNS)
     down = (strips + strip.TILE_STRIPS - 1) // strip.TILE_STRIPS
     _kernel(
@@ -135,30 +125,15 @@ def launch(
         block_scales,
         strips,
         Int32(columns),
-        memory.divisor(across),
-        memory.divisor(down),
+        placement.divisor(across),
+        placement.divisor(down),
         swizzled,
-        dtype,
-        stochastic,
-        hopper,
+        variant,
     ).launch(grid=[batch * across * down, 1, 1], block=[strip.THREADS, 1, 1], stream=stream)
 
 
-def arguments(*, dtype: str, hopper: bool, stochastic: bool) -> tuple:
+def arguments(variant) -> tuple:
     """Fake arguments of `launch`, after the stream, for one variant."""
-
-    return (
-        memory.fake(Uint32 if dtype == "float32" else Uint16, 16),
-        memory.fake(Float32, 4),
-        memory.fake(Uint32, 4),
-        memory.fake(Uint32, 4),
-        memory.fake(Uint8, 16),
-        memory.fake(Uint8, 16),
-        Int64(1),
-        Int64(16),
-        Int64(1),
-        Int32(0),
-        dtype,
-        stochastic,
-        hopper,
-    )
+    x, amax = memory.fake(operand.word_type(variant.dtype), 16), memory.fake(Float32, 4)
+    seed, origin, codes, block_scales = (memory.fake(*fake) for fake in [(Uint32, 4)] * 2 + [(Uint8, 16)] * 2)
+    return x, amax, seed, origin, codes, block_scales, Int64(1), Int64(strip.BLOCK), Int64(1), Int32(0)

@@ -14,12 +14,11 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, Uint8, Uint16, Uint32, const_expr
 
-from jax_nvfp4.formats import BLOCK
-from jax_nvfp4.kernels.primitives import e2m1, memory, operand, ptx, scales, strip, swizzle
+from jax_nvfp4.kernels.primitives import memory, operand, placement, ptx, scaling, strip, swizzle
+from jax_nvfp4.kernels.primitives.strip import BLOCK
 
 LANES = BLOCK // strip.COLUMNS  # that own a 16x16 tile
 TILES_ACROSS = strip.TILE_COLUMNS // BLOCK  # 16x16 tiles in a row of a CTA's tile
-ROWS = strip.TILE_STRIPS * BLOCK
 
 
 def _row_codes(block_codes, half: int) -> list:
@@ -48,16 +47,14 @@ def _kernel(
     columns: Int32,
     across: cute.FastDivmodDivisorV2,
     down: cute.FastDivmodDivisorV2,
-    swizzled: Int32,
-    dtype: cutlass.Constexpr,
-    along_rows: cutlass.Constexpr,
-    along_columns: cutlass.Constexpr,
-    hopper: cutlass.Constexpr,
+    row_swizzled: Int32,
+    column_swizzled: Int32,
+    variant: cutlass.Constexpr,
 ):
     """The grid is flat over (batch, down, across) tiles of a CTA."""
+    how, dtype, mode = scaling.of(variant), variant.dtype, variant.mode
     thread, _, _ = cute.arch.thread_idx()
-    tile, _, _ = cute.arch.block_idx()
-    tensor = cute.make_tensor(cute.arch.alloc_smem(Float32, 2), cute.make_layout(2))
+    scopes = how.scopes()
     by_strip, by_block = (
         cute.make_tensor(
             cute.arch.alloc_smem(Uint8, strip.TILE_STRIPS * TILES_ACROSS, alignment=4),
@@ -66,9 +63,7 @@ def _kernel(
         for stride in ((TILES_ACROSS, 1), (1, strip.TILE_STRIPS))
     )
 
-    tile, tile_column = divmod(tile, across)
-    matrix, tile_row = divmod(tile, down)
-    matrix = Int64(matrix)
+    matrix, scope, tile_row, tile_column = placement.dense(down, across)
     first_strip, first_column = tile_row * strip.TILE_STRIPS, tile_column * strip.TILE_COLUMNS
     own_strip, lane = thread // 32, thread % 32
     column = first_column + lane * strip.COLUMNS
@@ -78,43 +73,39 @@ def _kernel(
         first = (matrix * strips + first_strip + own_strip) * BLOCK * columns + column
         strip.load_vectors(x, first, Int64(columns), words, dtype)
     if thread == 0:
-        tensor[0], tensor[1] = scales.tensor_scales(amax[matrix])
+        how.open_scope(scopes, 0, amax, scope)
     cute.arch.sync_threads()
 
     blocks = strip.columns(words, dtype)
-    largest = [operand.block_max(block, dtype) for block in blocks]
-    largest = ptx.max_nan(ptx.max_nan(largest[0], largest[1]), ptx.max_nan(largest[2], largest[3]))
-    for distance in cutlass.range_constexpr(LANES.bit_length() - 1):
-        largest = ptx.max_nan(largest, cute.arch.shuffle_sync_bfly(largest, 1 << distance))
-    byte, multiplier = scales.block_scale(largest, tensor[0], tensor[1])
-    block_codes = [e2m1.encode_block(block, multiplier, byte, dtype, hopper) for block in blocks]
+    scale = how.scale(blocks, [1 << i for i in range(LANES.bit_length() - 1)], scopes)
+    block_codes = [how.codes(block, scale) for block in blocks]
+    byte = scale.byte
     if not active:
         byte = Uint32(0)  # padding of swizzled scales
     if lane % LANES == 0:
         by_strip[own_strip, lane // LANES] = Uint8(byte)
         by_block[own_strip, lane // LANES] = Uint8(byte)
-    if const_expr(along_rows):
+    if const_expr(mode.row is not None):
         by_row = cute.make_tensor(
-            cute.arch.alloc_smem(Uint16, ROWS * 32, alignment=16), cute.make_layout((ROWS, 32), stride=(32, 1))
+            cute.arch.alloc_smem(Uint16, strip.TILE_ROWS * 32, alignment=16),
+            cute.make_layout((strip.TILE_ROWS, 32), stride=(32, 1)),
         )
         for half in cutlass.range_constexpr(2):
             codes = _row_codes(block_codes, half)
             for r in cutlass.range_constexpr(8):
                 by_row[own_strip * BLOCK + half * 8 + r, lane] = Uint16(codes[r])
-    if const_expr(along_columns):
+    if const_expr(mode.col is not None):
         turned = strip.shared_codes()
-        out = memory.registers(2)
         for i in cutlass.range_constexpr(strip.COLUMNS):
-            out[0], out[1] = block_codes[i]
-            cute.autovec_copy(out, turned[(i, lane, own_strip, None)])
+            memory.store(block_codes[i], turned[(i, lane, own_strip, None)])
     cute.arch.sync_threads()
 
-    if const_expr(along_rows):
+    if const_expr(mode.row is not None):
         row_words = cute.make_tensor(
             cute.recast_ptr(by_row.iterator, dtype=Uint32),
-            cute.make_layout((ROWS, TILES_ACROSS, 2), stride=(16, 2, 1)),
+            cute.make_layout((strip.TILE_ROWS, TILES_ACROSS, 2), stride=(16, 2, 1)),
         )
-        for i in cutlass.range_constexpr(ROWS * TILES_ACROSS // strip.THREADS):
+        for i in cutlass.range_constexpr(strip.TILE_ROWS * TILES_ACROSS // strip.THREADS):
             own_row, own_block = thread // TILES_ACROSS + i * (strip.THREADS // TILES_ACROSS), thread % TILES_ACROSS
             row, block = first_strip * BLOCK + own_row, first_column // BLOCK + own_block
             if (row < strips * BLOCK) & (block < columns // BLOCK):
@@ -128,10 +119,10 @@ def _kernel(
             columns // BLOCK,
             first_strip * BLOCK,
             first_column // BLOCK,
-            swizzled,
+            row_swizzled,
             thread,
         )
-    if const_expr(along_columns):
+    if const_expr(mode.col is not None):
         strip.store_codes(turned, column_codes, matrix, columns, strips, first_column, first_strip, thread)
         swizzle.store_two_tiles(
             _replicated(by_block),
@@ -141,7 +132,7 @@ def _kernel(
             strips,
             first_column,
             first_strip,
-            swizzled,
+            column_swizzled,
             thread,
         )
 
@@ -166,11 +157,9 @@ def launch(
     batch: Int64,
     rows: Int64,
     columns: Int64,
-    swizzled: Int32,
-    dtype: cutlass.Constexpr,
-    along_rows: cutlass.Constexpr,
-    along_columns: cutlass.Constexpr,
-    hopper: cutlass.Constexpr,
+    row_swizzled: Int32,
+    column_swizzled: Int32,
+    variant: cutlass.Constexpr,
 ):
     """Quantize `batch` matrices of (rows, columns), their transposes, or both.
 
@@ -178,18 +167,16 @@ def launch(
         stream: where to launch.
         x: (batch, rows, columns) in storage words; 16-byte aligned, rows and columns multiples of 16.
         amax: (batch,).
-        row_codes: (batch, rows, columns/2) bytes; never written unless along_rows.
+        row_codes: (batch, rows, columns/2) bytes; never written without a row output.
         row_scales: (batch, rows, columns/16) bytes, or the swizzled ones, padding included.
-        column_codes: (batch, columns, rows/2) bytes; never written unless along_columns.
+        column_codes: (batch, columns, rows/2) bytes; never written without a column output.
         column_scales: (batch, columns, rows/16) bytes, or the swizzled ones, padding included.
         batch: at least 1.
         rows: at least 16.
         columns: at least 16.
-        swizzled: 1 for swizzled scales, else 0.
-        dtype: name of the float dtype of x.
-        along_rows: whether to make the row outputs.
-        along_columns: whether to make the column outputs.
-        hopper: whether to compile the sm_90 form.
+        row_swizzled: 1 for swizzled row scales, else 0.
+        column_swizzled: 1 for swizzled column scales, else 0.
+        variant: what to compile.
     """
     strips = Int32(rows // BLOCK)
     across = Int32((columns + strip.TILE_COLUMNS - 1) // strip.TILE_COLUMNS)
@@ -203,32 +190,24 @@ def launch(
         column_scales,
         strips,
         Int32(columns),
-        memory.divisor(across),
-        memory.divisor(down),
-        swizzled,
-        dtype,
-        along_rows,
-        along_columns,
-        hopper,
+        placement.divisor(across),
+        placement.divisor(down),
+        row_swizzled,
+        column_swizzled,
+        variant,
     ).launch(grid=[batch * across * down, 1, 1], block=[strip.THREADS, 1, 1], stream=stream)
 
 
-def arguments(*, dtype: str, hopper: bool, along_rows: bool, along_columns: bool) -> tuple:
+def arguments(variant) -> tuple:
     """Fake arguments of `launch`, after the stream, for one variant."""
-
+    x, amax = memory.fake(operand.word_type(variant.dtype), 16), memory.fake(Float32, 4)
     return (
-        memory.fake(Uint32 if dtype == "float32" else Uint16, 16),
-        memory.fake(Float32, 4),
-        memory.fake(Uint8, 16),
-        memory.fake(Uint8, 16),
-        memory.fake(Uint8, 16),
-        memory.fake(Uint8, 16),
+        x,
+        amax,
+        *(memory.fake(Uint8, 16) for _ in range(4)),
         Int64(1),
-        Int64(16),
-        Int64(16),
+        Int64(BLOCK),
+        Int64(BLOCK),
         Int32(0),
-        dtype,
-        along_rows,
-        along_columns,
-        hopper,
+        Int32(0),
     )

@@ -8,47 +8,41 @@ from __future__ import annotations
 import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int64, Uint8, Uint32, const_expr
+from cutlass import Float32, Int32, Int64, Uint8, Uint32, const_expr
 
-from jax_nvfp4.formats import BLOCK
-from jax_nvfp4.kernels.primitives import e2m1, e4m3, memory, philox, ptx, scales
+from jax_nvfp4.kernels.primitives import e4m3, memory, philox, ptx, scaling
 
 THREADS = 256
 COUNTER_AND_KEY = 6  # words
+E2M1, E4M3, PHILOX = range(3)
+"""What `launch` runs."""
 
 
 @cute.kernel
-def _kernel(
-    x: cute.Tensor,
-    out: cute.Tensor,
-    count: Int64,
-    e2m1_codes: cutlass.Constexpr,
-    e4m3_bytes: cutlass.Constexpr,
-    hopper: cutlass.Constexpr,
-):
+def _kernel(x: cute.Tensor, out: cute.Tensor, count: Int64, what: cutlass.Constexpr, variant: cutlass.Constexpr):
+    how = scaling.of(variant)
     thread, _, _ = cute.arch.thread_idx()
     chunk, _, _ = cute.arch.block_idx()
     i = Int64(chunk) * THREADS + thread
     if i < count:
-        if const_expr(e2m1_codes):
+        if const_expr(what == E2M1):
             value = x[i]
             # the scale of a block that holds a NaN is NaN
-            byte = e4m3.encode(ptx.from_bits(value))
-            codes, rest = e2m1.encode_block([value] * BLOCK, Float32(1.0), byte, "float32", hopper)
+            scale = scaling.Scale(e4m3.encode(ptx.from_bits(value)), Float32(1.0))
+            codes, rest = how.codes([value] * how.block, scale)
             code = codes & Uint32(0xF)
             if (codes != code * Uint32(0x11111111)) | (rest != codes):
                 code = Uint32(0xFF)
             out[i] = Uint8(code)
-        elif const_expr(e4m3_bytes):
+        elif const_expr(what == E4M3):
             byte = e4m3.encode(ptx.from_bits(x[i]))
-            if (e4m3.encode(e4m3.decode(byte)) != byte) & (byte & Uint32(0x7F) != Uint32(scales.NAN_SCALE)):
+            if (e4m3.encode(e4m3.decode(byte)) != byte) & (byte & Uint32(0x7F) != Uint32(scaling.NAN_SCALE)):
                 byte = Uint32(0xFF)
             out[i] = Uint8(byte)
         else:
             words = [x[i * COUNTER_AND_KEY + j] for j in range(COUNTER_AND_KEY)]
-            draw = memory.registers(4)
-            draw[0], draw[1], draw[2], draw[3] = philox.philox(words[:4], philox.round_keys(words[4:]))
-            cute.autovec_copy(draw, memory.groups(out, Uint32, 4)[(i, None)])
+            draw = philox.philox(words[:4], philox.round_keys(words[4:]))
+            memory.store(draw, memory.groups(out, Uint32, 4)[(i, None)])
 
 
 @cute.jit
@@ -57,9 +51,8 @@ def launch(
     x: cute.Tensor,
     out: cute.Tensor,
     count: Int64,
-    e2m1_codes: cutlass.Constexpr,
-    e4m3_bytes: cutlass.Constexpr,
-    hopper: cutlass.Constexpr,
+    what: Int32,
+    variant: cutlass.Constexpr,
 ):
     """Run one primitive on `count` inputs.
 
@@ -68,17 +61,17 @@ def launch(
         x: float32 bits, or four words of counter and two of key per draw.
         out: one byte per float32, or the 16 bytes of a draw. 0xFF: the primitive contradicts itself.
         count: how many, at least 1.
-        e2m1_codes: whether to make E2M1 codes, one per byte.
-        e4m3_bytes: whether to make E4M3 bytes. Philox draws if neither.
-        hopper: whether to compile the sm_90 form.
+        what: E2M1 codes or E4M3 bytes, one per byte, or PHILOX draws.
+        variant: what to compile.
     """
-    _kernel(x, out, count, e2m1_codes, e4m3_bytes, hopper).launch(
-        grid=[(count + THREADS - 1) // THREADS, 1, 1], block=[THREADS, 1, 1], stream=stream
-    )
+    for form in (E2M1, E4M3, PHILOX):
+        if what == form:
+            _kernel(x, out, count, form, variant).launch(
+                grid=[(count + THREADS - 1) // THREADS, 1, 1], block=[THREADS, 1, 1], stream=stream
+            )
 
 
-def arguments(*, dtype: str, hopper: bool, e2m1_codes: bool, e4m3_bytes: bool) -> tuple:
+def arguments(variant) -> tuple:
     """Fake arguments of `launch`, after the stream, for one variant."""
-    del dtype  # float32, or words
-
-    return memory.fake(Uint32, 16), memory.fake(Uint8, 16), Int64(1), e2m1_codes, e4m3_bytes, hopper
+    del variant  # float32, or words
+    return memory.fake(Uint32, 16), memory.fake(Uint8, 16), Int64(1), Int32(E2M1)

@@ -1,29 +1,38 @@
-"""The one table of what is compiled for GPUs: the build, the C++ dispatch, the tests and the benches read it.
+"""The one table of what is compiled for GPUs: the build compiles it, and the C++ dispatch is generated from it.
 
 A kernel is a module of this package, named like the rows of the table, that defines
 
-* `launch(stream, *tensors, *scalars, *constexprs)`: its `@cute.jit` entry. Tensors are flat, one per buffer;
-  scalars are Int64 or Int32.
-* `arguments(*, dtype, hopper, **flags)`: what `cute.compile` takes after the stream for one variant.
-  `dtype` names the float dtype of the high precision operand, `hopper` says the target is sm_90, and every
-  flag of the kernel is a bool.
+* `launch(stream, *tensors, *scalars, variant)`: its `@cute.jit` entry. Tensors are flat, one per buffer; scalars are
+  Int64 or Int32; `variant` is the one compile-time value.
+* `arguments(variant)`: the fake tensors and the example scalars that `launch` is compiled with.
+
+The variants of a kernel take the same arguments, and at least one of them is in every build.
 
 Nothing here imports the DSL, so the table can be read anywhere.
 """
 
 from __future__ import annotations
 
+import enum
+import fnmatch
 import itertools
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, fields, is_dataclass
 
 from jax_nvfp4.formats import FLOAT_DTYPES
-from jax_nvfp4.kernels.families import FAMILIES
+from jax_nvfp4.mode import Direction, Mode
 
-ARCHS = tuple(FAMILIES)
-"""GPU families that kernels are compiled for."""
 
-HOPPER = "sm_90a"
-"""The family without hardware FP4 conversion: kernels take its form of every primitive."""
+def _words(name: str, value, default) -> list[str]:
+    """What a member of a mode adds to the name of a variant: nothing if it has its default value."""
+    if value == default:
+        return []
+    if is_dataclass(value):
+        parts = (_words(f.name, getattr(value, f.name), f.default) for f in fields(value))
+        return [name, *itertools.chain(*parts)]
+    if isinstance(value, enum.IntEnum):
+        return [value.name.lower()]
+    return [name if value is True else f"{name}{value}"]
 
 
 @dataclass(frozen=True)
@@ -33,36 +42,62 @@ class Variant:
     Attributes:
         kernel: module of this package.
         dtype: float dtype of the high precision operand.
-        flags: each compile-time switch of the kernel with its value.
+        mode: `Mode.compiled()` of the calls that it serves, as far as the kernel depends on it.
     """
 
     kernel: str
     dtype: str
-    flags: tuple[tuple[str, bool], ...] = ()
+    mode: Mode = Mode()
 
     @property
     def name(self) -> str:
         """Unique among variants, a C identifier."""
-        return "_".join([self.kernel, self.dtype, *(flag for flag, on in self.flags if on)])
+        words = (_words(f.name, getattr(self.mode, f.name), f.default) for f in fields(Mode) if f.name != "format")
+        return "_".join([self.kernel, self.dtype, self.mode.format.name, *itertools.chain(*words)])
+
+    def __str__(self) -> str:
+        """What the DSL calls the functions that it compiles."""
+        return self.name
+
+    def object_name(self, arch: str) -> str:
+        """File name without suffix, and symbol prefix, of this variant compiled for a GPU family."""
+        return f"{self.name}_{arch}"
 
 
-def _every(kernel: str, *flags: str, dtypes: tuple[str, ...] = FLOAT_DTYPES, **fixed: bool) -> list[Variant]:
-    """Every combination of dtypes and values of `flags`, with other flags fixed."""
-    values = itertools.product((False, True), repeat=len(flags))
-    return [Variant(kernel, d, (*zip(flags, on, strict=True), *fixed.items())) for on in values for d in dtypes]
+def _every(kernel: str, *modes: Mode, dtypes: tuple[str, ...] = FLOAT_DTYPES) -> list[Variant]:
+    return [Variant(kernel, dtype, mode) for mode in modes for dtype in dtypes]
 
+
+_NEAREST, _STOCHASTIC, _TILE = Direction(), Direction(stochastic=True), Direction(tile=True)
 
 VARIANTS = (
-    *_every("amax", "split"),
-    *_every("qdq", "tile"),
-    *_every("dequantize", unscaled=False),
-    *_every("dequantize", dtypes=("bfloat16",), unscaled=True),
-    *_every("quantize_rows", "stochastic"),
-    *_every("quantize_columns", "stochastic"),
-    *_every("quantize_tiles", along_rows=True, along_columns=False),
-    *_every("quantize_tiles", along_rows=False, along_columns=True),
-    *_every("quantize_tiles", along_rows=True, along_columns=True),
-    *_every("selftest", dtypes=("float32",), e2m1_codes=True, e4m3_bytes=False),
-    *_every("selftest", dtypes=("float32",), e2m1_codes=False, e4m3_bytes=True),
-    *_every("selftest", dtypes=("float32",), e2m1_codes=False, e4m3_bytes=False),
+    *_every("amax", Mode()),
+    *_every("qdq", Mode(row=_NEAREST), Mode(row=_TILE)),
+    *_every("dequantize", Mode(row=_NEAREST)),
+    *_every("decode", Mode(row=_NEAREST), dtypes=("bfloat16",)),
+    *_every("quantize_rows", Mode(row=_NEAREST), Mode(row=_STOCHASTIC)),
+    *_every("quantize_columns", Mode(col=_NEAREST), Mode(col=_STOCHASTIC)),
+    *_every("quantize_tiles", Mode(row=_TILE), Mode(col=_TILE), Mode(row=_TILE, col=_TILE)),
+    *_every("selftest", Mode(), dtypes=("float32",)),
 )
+"""What every build holds."""
+
+OPTIONAL: tuple[Variant, ...] = ()
+"""What a build holds only if it is asked to: `JAX_NVFP4_VARIANTS` names them, see `select`."""
+
+
+def select(wanted: str) -> tuple[Variant, ...]:
+    """What to build.
+
+    Args:
+        wanted: the optional variants to build beside the others: names, which may hold wildcards, separated by commas,
+            or "all".
+
+    Raises:
+        ValueError: a name that fits no variant.
+    """
+    patterns = ["*"] if wanted == "all" else [p for p in re.split("[,; ]+", wanted) if p]
+    for pattern in patterns:
+        if not fnmatch.filter([v.name for v in (*VARIANTS, *OPTIONAL)], pattern):
+            raise ValueError(f"JAX_NVFP4_VARIANTS: no variant of kernels/variants.py is called {pattern!r}")
+    return *VARIANTS, *(v for v in OPTIONAL if any(fnmatch.fnmatchcase(v.name, p) for p in patterns))

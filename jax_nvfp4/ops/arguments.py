@@ -61,15 +61,45 @@ def whole_blocks(x, spec: QuantSpec, axis: int, name: str = "x") -> None:
             )
     if spec.scope == "row" and axis != -1:
         raise ValueError(f"a spec with scope='row' quantizes along axis -1 only, got axis {axis}")
+    if spec.rht is not None and axis != -2:
+        raise ValueError(f"the Hadamard transform runs along axis -2 only (section 3), got axis {axis}: leave out rht")
 
 
-def amax_shape(shape: tuple, spec: QuantSpec) -> tuple:
+def not_grouped(spec: QuantSpec) -> None:
+    """Raise for a spec that only operands with groups have."""
+    if spec.scope == "group":
+        raise ValueError("scope='group' needs group sizes: use jax_nvfp4.grouped_quantize")
+
+
+def exact(spec: QuantSpec) -> None:
+    """Raise for fast math, which a call with one output does not have."""
+    if spec.math == "fast":
+        raise ValueError("fast math belongs to quantize_dual with a Hadamard transform (section 7): use math='exact'")
+
+
+def amax_shape(shape: tuple, spec: QuantSpec, groups: int = 0) -> tuple:
     """The shape of the amax of an operand of `shape`, as it is laid out."""
-    return tuple(shape[:-1] if spec.scope == "row" else shape[:-2])
+    scopes = {"tensor": (), "row": shape[-2:-1], "group": (groups,)}[spec.scope]
+    return (*shape[:-2], *scopes)
 
 
-def given_amax(amax, x, spec: QuantSpec) -> jax.Array:
+def group_sizes(given, x) -> jax.Array:
+    """`given` as int32 (..., E) that belongs to `x` (..., P, N)."""
+    sizes = jnp.asarray(given)
+    if not jnp.issubdtype(sizes.dtype, jnp.integer):
+        raise TypeError(f"group_sizes must be integers, got {sizes.dtype}")
+    if sizes.ndim != x.ndim - 1 or sizes.shape[:-1] != x.shape[:-2]:
+        raise ValueError(
+            f"group_sizes must have shape {(*x.shape[:-2], 'E')}, the rows of each of E groups of an operand of shape "
+            f"{x.shape}, got {sizes.shape}"
+        )
+    return sizes.astype(jnp.int32)
+
+
+def given_amax(amax, x, spec: QuantSpec, groups: int = 0) -> jax.Array:
     """`amax` as the float32 array that belongs to `x`."""
+    if not spec.facts.has_amax:
+        raise ValueError(f"format {spec.format!r} has no amax, got one: leave it out")
     if isinstance(amax, bool) or not isinstance(amax, int | float) and not hasattr(amax, "dtype"):
         raise TypeError(f"amax must be a number or a float32 array, got {amax!r}")
     if isinstance(amax, int | float | np.ndarray | np.generic) and np.any(np.asarray(amax) < 0):
@@ -78,11 +108,11 @@ def given_amax(amax, x, spec: QuantSpec) -> jax.Array:
         amax = np.float32(amax)
     if amax.dtype != jnp.float32:
         raise TypeError(f"amax must be float32, got {amax.dtype}: use amax.astype(jnp.float32)")
-    expected = amax_shape(x.shape, spec)
+    expected = amax_shape(x.shape, spec, groups)
     if amax.shape not in ((), expected):
         raise ValueError(
-            f"amax must have shape {expected} (one per {'row' if spec.scope == 'row' else 'matrix'} of an operand of "
-            f"shape {x.shape}) or be one for all, got {amax.shape}: jax_nvfp4.amax(x, scope={spec.scope!r}) computes it"
+            f"amax must have shape {expected} (one per {'matrix' if spec.scope == 'tensor' else spec.scope} of an "
+            f"operand of shape {x.shape}) or be one for all, got {amax.shape}: amax=None computes it"
         )
     # A copy: what is kept beside codes and scales must outlive the caller's array.
     return jnp.broadcast_to(amax, expected) if amax.shape != expected else jnp.array(amax, copy=True)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax_nvfp4.formats import FLOAT_DTYPES
 from jax_nvfp4.mode import Direction, Mode, Scope
 from jax_nvfp4.operation import Operation
-from jax_nvfp4.ops.swizzle import unswizzle_scales
+from jax_nvfp4.ops.swizzle import unswizzle_group_scales, unswizzle_scales
 from jax_nvfp4.tensor import BlockScaled
 
 
@@ -29,7 +29,12 @@ def dequantize(t: BlockScaled, dtype=jnp.bfloat16) -> jax.Array:
     if name not in FLOAT_DTYPES:
         raise TypeError(f"dtype must be one of {', '.join(FLOAT_DTYPES)}, got {name}")
     codes, scales = _linear(t)
-    (y,) = _dequantize(codes, scales, t.amax, mode=_mode(t), dtype=name)
+    if t.amax is None:
+        (y,) = _dequantize(codes, scales, mode=_mode(t), dtype=name)
+    elif t.spec.scope == "group":
+        y = _dequantize_groups(t, codes, scales, name)
+    else:
+        (y,) = _dequantize(codes, scales, t.amax, mode=_mode(t, Scope[t.spec.scope.upper()]), dtype=name)
     return y if t.axis == -1 else jnp.swapaxes(y, -1, -2)
 
 
@@ -60,12 +65,35 @@ def _linear(t: BlockScaled) -> tuple[jax.Array, jax.Array]:
         return t.codes, t.scales
     rows, packed = t.codes.shape[-2:]
     facts = t.spec.facts
-    return t.codes, unswizzle_scales(t.scales, facts.scale_shape(rows, packed * facts.codes_per_byte, "linear"))
+    shape = facts.scale_shape(rows, packed * facts.codes_per_byte, "linear")
+    if t.spec.scope == "group" and t.axis == -2:
+        return t.codes, unswizzle_group_scales(t.scales, shape, t.group_sizes // facts.block)
+    return t.codes, unswizzle_scales(t.scales, shape)
 
 
-def _mode(t: BlockScaled) -> Mode:
+def _mode(t: BlockScaled, scope: Scope = Scope.TENSOR) -> Mode:
     """What a call is told that reads `t`: as it is stored, blocks run along the last axis, and no scale is special."""
-    return Mode(t.spec.facts, Scope[t.spec.scope.upper()], row=Direction())
+    return Mode(t.spec.facts, scope, emax=t.spec.emax, row=Direction())
+
+
+def _dequantize_groups(t: BlockScaled, codes, scales, dtype: str) -> jax.Array:
+    """Every block is a row of its own, with the amax of its group; capacity has amax 0."""
+    *batch, rows, blocks = scales.shape
+    ends = jnp.cumsum(t.group_sizes, axis=-1)[..., None, :]
+    packed = jnp.arange(rows) if t.axis == -1 else jnp.arange(blocks) * t.spec.facts.block
+    group = jnp.sum(packed[:, None] >= ends, axis=-1)
+    amax = jnp.concatenate([t.amax, jnp.zeros((*batch, 1), jnp.float32)], axis=-1)
+    of_packed = jnp.take_along_axis(amax, group, axis=-1)
+    of_block = jnp.broadcast_to(of_packed[..., :, None] if t.axis == -1 else of_packed[..., None, :], scales.shape)
+    flat = (*batch, rows * blocks)
+    (y,) = _dequantize(
+        codes.reshape(*flat, -1),
+        scales.reshape(*flat, 1),
+        of_block.reshape(flat),
+        mode=_mode(t, Scope.ROW),
+        dtype=dtype,
+    )
+    return y.reshape(*batch, rows, -1)
 
 
 _dequantize = Operation("dequantize")

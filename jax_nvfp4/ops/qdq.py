@@ -29,7 +29,8 @@ def qdq(x, spec: QuantSpec = NVFP4, *, amax=None) -> jax.Array:
     """
     x, spec = arguments.matrix(x), arguments.quant_spec(spec)
     arguments.whole_blocks(x, spec, -1)
-    (y,) = _qdq(x, amax_of(x, spec, amax), mode=spec.mode())
+    scale = amax_of(x, spec, amax)
+    (y,) = _qdq(x, *([] if scale is None else [scale]), mode=spec.mode())
     return y
 
 

@@ -9,11 +9,12 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from jax_nvfp4.mode import Mode
+from jax_nvfp4.mode import VERBS, Mode
 from jax_nvfp4.operation import Operation
 from jax_nvfp4.ops import arguments
+from jax_nvfp4.ops.amax import amax as compute_amax
 from jax_nvfp4.ops.amax import amax_of
-from jax_nvfp4.sharding import shard_start
+from jax_nvfp4.sharding import local_groups, shard_start
 from jax_nvfp4.spec import NVFP4, QuantSpec
 from jax_nvfp4.tensor import BlockScaled
 
@@ -41,11 +42,11 @@ def quantize(x, spec: QuantSpec = NVFP4, *, axis: int = -1, amax=None, key=None,
     """
     x, spec = arguments.matrix(x), arguments.quant_spec(spec)
     axis = arguments.block_axis(axis, x.ndim)
+    arguments.not_grouped(spec)
     arguments.whole_blocks(x, spec, axis)
-    amax = amax_of(x, spec, amax)
-    random = _random(x, (spec,), (axis,), key, origin)
-    codes, scales = _quantize(x, amax, *random, mode=spec.mode(axis, stochastic=key is not None))
-    return BlockScaled(codes, scales, amax, spec, axis)
+    arguments.exact(spec)
+    (t,) = run(x, {axis: spec}, {axis: amax_of(x, spec, amax)}, key, origin)
+    return t
 
 
 def quantize_dual(
@@ -71,39 +72,67 @@ def quantize_dual(
     """
     x, spec = arguments.matrix(x), arguments.quant_spec(spec)
     col_spec = spec if col_spec is None else arguments.quant_spec(col_spec, "col_spec")
-    arguments.whole_blocks(x, spec, -1)
-    arguments.whole_blocks(x, col_spec, -2)
+    for s, axis in ((spec, -1), (col_spec, -2)):
+        arguments.not_grouped(s)
+        arguments.whole_blocks(x, s, axis)
+    if amax is None and col_amax is None and col_spec.rht is not None and spec.scope == "tensor":
+        amax, col_amax = compute_amax(x, rht=col_spec.rht, dual=True)
     amax = amax_of(x, spec, amax)
-    if col_amax is None and spec.scope == col_spec.scope:
+    if col_amax is None and spec.scope == col_spec.scope and col_spec.rht is None:
         col_amax = amax
-    col_amax = amax_of(x, col_spec, col_amax)
-    random = _random(x, (spec, col_spec), (-1, -2), key, origin)
-    row_mode, col_mode = (s.mode(a, stochastic=key is not None) for s, a in ((spec, -1), (col_spec, -2)))
-    if col_amax is amax and spec.block == col_spec.block:
-        results = _quantize(x, amax, *random, mode=replace(row_mode, col=col_mode.col))
+    amaxes = {-1: amax, -2: amax_of(x, col_spec, col_amax)}
+    is_one_call = _same_scaling(spec, col_spec) and (not spec.is_tile or amaxes[-2] is amax)
+    if is_one_call:
+        row, col = run(x, {-1: spec, -2: col_spec}, amaxes, key, origin)
     else:
-        results = [
-            *_quantize(x, amax, *random, mode=row_mode),
-            *_quantize(x, col_amax, *random, mode=col_mode),
-        ]
-    row, col = (*results[:2], amax, spec, -1), (*results[2:], col_amax, col_spec, -2)
-    return BlockScaled(*row), BlockScaled(*col)
+        (row,), (col,) = (run(x, {axis: s}, amaxes, key, origin) for axis, s in ((-1, spec), (-2, col_spec)))
+    return row, col
 
 
-def _random(x, specs, axes, key, origin) -> tuple[jax.Array, ...]:
+def _same_scaling(spec: QuantSpec, col_spec: QuantSpec) -> bool:
+    """Whether one call can make both: all but the scale layout, the transform and its math must agree."""
+    return replace(spec, scale_layout="linear") == replace(col_spec, scale_layout="linear", rht=None, math="exact")
+
+
+def run(x, specs, amaxes, key=None, origin=None, *, groups=(), zero_tail: bool = True) -> tuple[BlockScaled, ...]:
+    """One call.
+
+    Args:
+        x: (..., M, K).
+        specs: axis -> spec, of one output or of both.
+        amaxes: axis -> the amax of that output; with 16x16 blocks there is one for both.
+        key, origin: as in `quantize`.
+        groups: (group_sizes,) where the scope is a group.
+        zero_tail: whether rows past the last group are written.
+    """
+    row, col = (specs[axis].direction(key is not None) if axis in specs else None for axis in (-1, -2))
+    # Of two, the columnwise spec is the one that can ask for fast math.
+    mode = replace(list(specs.values())[-1].scaling, zero_tail=zero_tail, row=row, col=col)
+    scales = [amaxes[axis] for axis in specs if amaxes[axis] is not None]
+    results = _quantize(x, *scales[: 2 if mode.is_dual else 1], *groups, *_random(x, specs, key, origin), mode=mode)
+    pairs = zip(results[0::2], results[1::2], strict=True)
+    return tuple(
+        BlockScaled(codes, scales, amaxes[axis], spec, axis, *groups)
+        for (axis, spec), (codes, scales) in zip(specs.items(), pairs, strict=True)
+    )
+
+
+def _random(x, specs, key, origin) -> tuple[jax.Array, ...]:
     """The operands of a call that rounds stochastically: the seed and the origin of each matrix; none without a key."""
     if key is None:
         if origin is not None:
             raise ValueError(f"origin belongs to stochastic rounding, got origin={origin!r} without a key")
         return ()
-    for spec in specs:
+    for spec in specs.values():
         if spec.is_tile:
             raise ValueError(f"{spec.block} blocks are never rounded stochastically (section 4): leave out the key")
+        if not spec.facts.has_amax:
+            raise ValueError(f"format {spec.format!r} is never rounded stochastically (section 8): leave out the key")
+        if spec.four_over_six is not None:
+            raise ValueError("four-over-six is never rounded stochastically (section 5): leave out the key")
     arguments.check_key(key)
-    batch = x.shape[:-2]
-    return _stream(
-        batch, key, *arguments.origin(origin, {axis: spec.facts.block for axis, spec in zip(axes, specs, strict=True)})
-    )
+    blocks = {axis: spec.facts.block for axis, spec in specs.items()}
+    return _stream(x.shape[:-2], key, *arguments.origin(origin, blocks))
 
 
 @partial(jax.jit, static_argnums=(0, 2))
@@ -117,21 +146,25 @@ def _stream(batch: tuple[int, ...], key, static_origin, *traced_origin) -> tuple
 
 
 def _local(bind, operands, mode: Mode, axes):
-    if not mode.stochastic:
-        return bind(*operands)
-    x, *scales, seed, origin = operands
-    start = jnp.stack([jnp.uint32(0), shard_start(axes, "m", x.shape[-2]), shard_start(axes, "k", x.shape[-1])])
-    return bind(x, *scales, seed, origin + start)
+    """Random numbers and groups depend on where the shard lies."""
+    roles = [role.name for role in VERBS["quantize"](mode)[0]]
+    of = dict(zip(roles, operands, strict=True))
+    rows, columns = of["x"].shape[-2:]
+    if "group_sizes" in of:
+        of["group_sizes"] = local_groups(of["group_sizes"], axes, rows)
+    if "origin" in of:
+        start = [jnp.uint32(0), shard_start(axes, "m", rows), shard_start(axes, "k", columns)]
+        of["origin"] += jnp.stack(start)
+    return bind(*of.values())
 
 
-def _batch(size, mapped, operands):
+def _batch(size, mapped, operands, mode: Mode):
     """The mapped index joins the batch index as its slowest part (section 6), where it does not have one yet."""
-    *others, origin = operands
-    if len(operands) > 2 and not mapped[-1]:
-        x = operands[0]
-        index = jax.lax.broadcasted_iota(jnp.uint32, origin.shape[:-1], 0) * jnp.uint32(math.prod(x.shape[1:-2]))
-        origin = origin.at[..., 0].add(index)
-    return *others, origin
+    if not mode.stochastic or mapped[-1]:
+        return operands
+    x, *others, origin = operands
+    index = jax.lax.broadcasted_iota(jnp.uint32, origin.shape[:-1], 0) * jnp.uint32(math.prod(x.shape[1:-2]))
+    return x, *others, origin.at[..., 0].add(index)
 
 
 _quantize = Operation("quantize", local=_local, batch=_batch)

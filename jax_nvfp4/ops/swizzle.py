@@ -63,6 +63,31 @@ def unswizzle_scales(scales, shape: tuple[int, int]) -> jax.Array:
     return jax.lax.bitcast_convert_type(data[..., : shape[0], : shape[1]], scales.dtype)
 
 
+def unswizzle_group_scales(scales, shape: tuple[int, int], group_blocks) -> jax.Array:
+    """The linear scales inside columnwise ones whose swizzle restarts with every group (section 9).
+
+    Args:
+        scales: (..., Rpad, Cpad), the regions of the groups one after the other.
+        shape: (R, C) without padding.
+        group_blocks: int32 (..., E), how many columns of scales each group has, multiples of 8.
+
+    Returns:
+        (..., R, C), the columns after the last group as they lie in a region of their own.
+    """
+    *batch, rows, columns = scales.shape
+    row, column = jnp.arange(shape[0])[:, None], jnp.arange(shape[1])
+    ends = jnp.cumsum(group_blocks, axis=-1)
+    bounds = jnp.concatenate([jnp.zeros_like(ends[..., :1]), ends, jnp.full_like(ends[..., :1], columns)], axis=-1)
+    region = jnp.sum(column[:, None] >= ends[..., None, :], axis=-1)
+    first, end = (jnp.take_along_axis(bounds, region + i, axis=-1)[..., None, :] for i in (0, 1))
+    tile = row // SWIZZLE_ROWS * ((end - first) // SWIZZLE_COLUMNS) + (column - first) // SWIZZLE_COLUMNS
+    inside = row % SWIZZLE_LANES * (SWIZZLE_ROWS // SWIZZLE_LANES) + row % SWIZZLE_ROWS // SWIZZLE_LANES
+    byte = first * rows + (tile * SWIZZLE_ROWS + inside) * SWIZZLE_COLUMNS + (column - first) % SWIZZLE_COLUMNS
+    flat = jax.lax.bitcast_convert_type(scales, jnp.uint8).reshape(*batch, -1)
+    linear = jnp.take_along_axis(flat, byte.reshape(*batch, -1), axis=-1)
+    return jax.lax.bitcast_convert_type(linear.reshape(*batch, *shape), scales.dtype)
+
+
 def _one_byte(scales) -> jax.Array:
     scales = jnp.asarray(scales)
     if scales.dtype.itemsize != 1:

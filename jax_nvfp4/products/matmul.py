@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from jax_nvfp4.formats import NVFP4_FORMAT
 from jax_nvfp4.ops.dequantize import decode
 from jax_nvfp4.tensor import BlockScaled
 
@@ -38,12 +37,12 @@ def block_scaled_matmul(a: BlockScaled, b: BlockScaled, dtype) -> jax.Array:
     product = jax.lax.dot_general(
         left, right, (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32, out_sharding=_rows_of(left, right)
     )
-    return (product * (tensor_scale(a.amax) * tensor_scale(b.amax))).astype(dtype)
+    return (product * (tensor_scale(a) * tensor_scale(b))).astype(dtype)
 
 
-def tensor_scale(amax) -> jax.Array:
-    """What decoded values are multiplied by: amax / (6 * 448), as one float32 product (section 2, step 7)."""
-    return amax * jnp.float32(1 / (NVFP4_FORMAT.code_max * NVFP4_FORMAT.scale_max))
+def tensor_scale(t: BlockScaled) -> jax.Array:
+    """What decoded values are multiplied by: amax / (6 * Emax), as one float32 product (section 2, step 7)."""
+    return t.amax * jnp.float32(1 / (t.spec.facts.code_max * t.spec.emax))
 
 
 def _rows_of(a, b) -> NamedSharding | None:

@@ -1,6 +1,7 @@
 """What only a GPU can show. The bytes of every operation are the business of tests/ops, which runs there unchanged."""
 
 import ctypes
+import dataclasses
 import inspect
 import shutil
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 
 import jax_nvfp4
 from jax_nvfp4 import NVFP4_2D, ffi, oracle
+from jax_nvfp4.mode import Direction, Mode
 from jax_nvfp4.testing import OPS, arrays, assert_same_bytes, make, random_key
 
 if jax.default_backend() != "gpu":
@@ -56,6 +58,13 @@ def test_e2m1_of_every_float32():
 
     wrong = [int(differences(jnp.uint32(chunk << 26))) for chunk in range(64)]
     assert sum(wrong) == 0, wrong
+
+
+def test_philox_of_random_counters_and_keys():
+    words = np.random.default_rng(0).integers(1 << 32, size=(1 << 16, 6), dtype=np.uint32)
+    words[:2] = 0, 0xFFFFFFFF
+    draws = selftest("nvfp4_selftest_philox", jnp.asarray(words), jnp.uint32, (len(words), 4))
+    assert_same_bytes(draws, oracle.philox.philox4x32(words[:, :4], words[:, 4:]), "Philox")
 
 
 def chain(x):
@@ -176,6 +185,23 @@ def test_every_device_from_its_own_thread():
     for thread in threads:
         thread.join()
     assert not failures, failures
+
+
+def test_a_mode_without_a_kernel_says_where_to_add_one():
+    call = jax.ffi.ffi_call("nvfp4_qdq", jax.ShapeDtypeStruct((32, 64), jnp.float32))
+    mode = Mode(col=Direction()).attribute()
+    with pytest.raises(jax.errors.JaxRuntimeError, match="no kernel qdq for F32 .* kernels/variants.py"):
+        jax.block_until_ready(jax.jit(lambda x, amax: call(x, amax, mode=mode))(jnp.ones((32, 64)), jnp.float32(1)))
+
+
+def test_the_scale_layouts_of_two_directions_are_independent():
+    x = make("block_spread", (144, 80), "bfloat16")
+    swizzled = dataclasses.replace(NVFP4_2D, scale_layout="swizzled")
+    for spec, col_spec in ((NVFP4_2D, swizzled), (swizzled, NVFP4_2D)):
+        row, column = jax_nvfp4.quantize_dual(jnp.asarray(x), spec, col_spec=col_spec)
+        for result, expected in ((row, oracle.quantize(x, spec)), (column, oracle.quantize(x, col_spec, axis=-2))):
+            for got, wanted in zip(arrays(result), expected, strict=True):
+                assert_same_bytes(got, wanted, spec.scale_layout)
 
 
 def test_the_library_names_its_families():

@@ -1,8 +1,9 @@
 """E2M1 codes and values (section 1), nearest and stochastic (section 6).
 
-On sm_90 both come from one fact: over [0, 6] the code of a magnitude a is the rounding of the concave
-piecewise linear curve min(2a, a + 2, a/2 + 4), clamped to 7. Each line is one FMA onto a constant so
-large that the integer (or fixed point) result appears in the low mantissa bits, rounded exactly once.
+Where no instruction converts, and in stochastic rounding, both come from one fact: over [0, 6] the code of a magnitude
+a is the rounding of the concave piecewise linear curve min(2a, a + 2, a/2 + 4), clamped to 7. Each line is one FMA
+onto a constant so large that the integer (or fixed point) result appears in the low mantissa bits, rounded exactly
+once.
 """
 
 from __future__ import annotations
@@ -11,34 +12,26 @@ import cutlass.cute as cute
 from cutlass import Float32, Uint32
 
 from jax_nvfp4.formats import E2M1_MAX
-from jax_nvfp4.kernels.primitives import operand, ptx, scales
+from jax_nvfp4.kernels.primitives import family, operand, ptx
 
 _INTEGER = 2.0**23  # float32 spacing 1: nearest rounding leaves RNE(curve) in the mantissa, ties to even
 _FIXED = 2.0**15  # float32 spacing 1/256: rounding down leaves floor(256 * curve)
 
 
-def encode_block(words, multiplier, byte, dtype: str, hopper: bool, random=None) -> tuple:
-    """The 16 codes of a block as two words.
+def encode(words, multiplier, dtype: str, random=None):
+    """The codes of 8 elements, each times `multiplier`, in a word; anything goes where a product is NaN.
 
     Args:
-        words: the block, see `operand`.
-        multiplier: e of section 2, step 5.
-        byte: the scale byte, NaN if any x * e is NaN.
+        words: the elements, see `operand`.
+        multiplier: a Float32.
         dtype: name of the float dtype of the elements.
-        hopper: whether to use the sm_90 form.
-        random: the four words of the block's draw for stochastic rounding, None for nearest.
+        random: two words, a byte per element, for stochastic rounding; None for nearest.
     """
-    half = len(words) // 2
-    codes = []
-    for i, eight in enumerate((words[:half], words[half:])):
-        if random is not None:
-            eight_codes = _stochastic_codes(eight, multiplier, dtype, random[2 * i : 2 * i + 2])
-        elif hopper:
-            eight_codes = _nearest_codes(eight, multiplier, dtype)
-        else:
-            eight_codes = _hardware_codes(eight, multiplier, dtype)
-        codes.append(scales.poison(byte, eight_codes))
-    return tuple(codes)
+    if random is not None:
+        return _stochastic_codes(words, multiplier, dtype, random)
+    if family.has_fp4_conversion():
+        return _hardware_codes(words, multiplier, dtype)
+    return _nearest_codes(words, multiplier, dtype)
 
 
 def _curve(a, multiply_add, base: float):
@@ -84,10 +77,7 @@ def _stochastic_codes(words, multiplier, dtype, random):
 
 
 def _hardware_codes(words, multiplier, dtype):
-    values = operand.widen(words, dtype)
-    products = []
-    for i in range(0, 8, 2):
-        products += cute.arch.mul_packed_f32x2((values[i], values[i + 1]), (multiplier, multiplier))
+    products = ptx.mul_each(operand.widen(words, dtype), multiplier)
     convert = " ".join(
         f"cvt.rn.satfinite.e2m1x2.f32 {byte}, {{$r{2 * i + 1}}}, {{$r{2 * i}}};" for i, byte in enumerate("abcd")
     )
@@ -98,9 +88,9 @@ def _hardware_codes(words, multiplier, dtype):
     )
 
 
-def round_values(products: list, hopper: bool) -> list:
+def round_values(products: list) -> list:
     """E2M1 values nearest to an even number of Float32, signs kept; 6 for NaN and anything larger."""
-    if not hopper:
+    if family.has_fp4_conversion():
         pairs = [_round_pair(a, b) for a, b in zip(products[0::2], products[1::2], strict=True)]
         return [value for pair in pairs for value in pair]
     magnitudes = [ptx.bits(_round_magnitude(ptx.absolute(p))) for p in products]
@@ -109,7 +99,7 @@ def round_values(products: list, hopper: bool) -> list:
 
 
 def _round_magnitude(a):
-    """The sm_90 form, for a >= 0 or NaN."""
+    """The arithmetic form, for a >= 0 or NaN."""
     a = ptx.min_number(a, Float32(E2M1_MAX))
     # grid spacing is half the power of two at or below a, never under 1/2; 2**22 times that power has that spacing
     binade = ptx.from_bits(ptx.max_unsigned(ptx.bits(a) & Uint32(0x7F800000), Uint32(0x3F800000)))
@@ -117,10 +107,28 @@ def _round_magnitude(a):
 
 
 def _round_pair(low, high) -> tuple:
-    """The form of sm_100 and later: there and back through the hardware conversion."""
+    """There and back through the hardware conversion."""
     return cute.arch.inline_ptx(
         "{ .reg .b8 c; .reg .b16 l, h; .reg .b32 v; cvt.rn.satfinite.e2m1x2.f32 c, {$r1}, {$r0};"
         " cvt.rn.f16x2.e2m1x2 v, c; mov.b32 {l, h}, v; cvt.f32.f16 {$w0}, l; cvt.f32.f16 {$w1}, h; }",
         write_only_types=[Float32, Float32],
         read_only_args=[low, high],
     )
+
+
+def values(codes, count: int) -> list:
+    """The values of the low `count` codes (4 or 8) of a word as Float32.
+
+    Three bits of a code look up the high byte of its float16 magnitude; the low byte is always zero.
+    """
+    magnitudes = codes & Uint32(0x77777777)
+    raised = codes << Uint32(4)  # signs of the even codes to the top of their bytes, where those of the odd ones are
+    halves = []
+    for pair in range(count // 2):
+        if pair % 2 == 0:
+            # high bytes of the float16 values of 0, 0.5, 1, 1.5 and of 2, 3, 4, 6
+            four = ptx.permute(Uint32(0x3E3C3800), Uint32(0x46444240), magnitudes >> Uint32(8 * pair))
+        word = ptx.permute(four, Uint32(0), 0x3424 if pair % 2 else 0x1404)
+        signs = ptx.permute(raised, codes, (4 + pair) << 12 | pair << 4)
+        halves.append(word | (signs & Uint32(0x80008000)))
+    return operand.widen(halves, "float16")

@@ -1,9 +1,9 @@
-"""Global memory: views of flat buffers whose accesses are wide, and where a CTA of a flat grid works."""
+"""Buffers: what they are compiled with, views of global memory whose accesses are wide, registers."""
 
 from __future__ import annotations
 
 import cutlass.cute as cute
-from cutlass import Int32, Int64, Uint32
+from cutlass import Int64, Uint32
 from cutlass.cute.runtime import make_fake_compact_tensor
 
 
@@ -25,6 +25,9 @@ def registers(size: int):
     return cute.make_rmem_tensor(size, Uint32)
 
 
-def divisor(size):
-    """A divisor for kernels, which divide 32-bit numbers by it without a division."""
-    return cute.fast_divmod_create_divisor_v2(Int32(size))
+def store(words: list, destination) -> None:
+    """Write words of registers to as many neighbouring words of memory, in one access where its layout allows."""
+    fragment = registers(len(words))
+    for i, word in enumerate(words):
+        fragment[i] = word
+    cute.autovec_copy(fragment, destination)

@@ -7,15 +7,19 @@ float32 element per word. dtype is a name of `formats.FLOAT_DTYPES`.
 from __future__ import annotations
 
 import cutlass.cute as cute
-from cutlass import Float32, Uint32
+from cutlass import Float32, Uint16, Uint32
 
-from jax_nvfp4.formats import BLOCK
 from jax_nvfp4.kernels.primitives import ptx
 
 
-def words_per_block(dtype: str) -> int:
-    """Words that hold one block of 16 elements."""
-    return BLOCK if dtype == "float32" else BLOCK // 2
+def word_type(dtype: str):
+    """The storage word of one element."""
+    return Uint32 if dtype == "float32" else Uint16
+
+
+def per_word(dtype: str) -> int:
+    """Elements in a word."""
+    return 1 if dtype == "float32" else 2
 
 
 def _halves_f16(word):
@@ -79,8 +83,31 @@ def _min_signed(kind: str, word, constant: int):
     )
 
 
-def block_max(words, dtype: str):
-    """max |x| over the elements of words as Float32, NaN where any element is NaN (section 2, step 3)."""
+def magnitude_bits(word, dtype: str):
+    """The magnitudes of the elements of a word in its own bits, whose order as integers is theirs, NaN above Inf."""
+    return word & Uint32(0x7FFFFFFF if dtype == "float32" else 0x7FFF7FFF)
+
+
+def max_bits(a, b, dtype: str):
+    """The larger `magnitude_bits` of two words, element by element."""
+    return ptx.max_unsigned(a, b) if dtype == "float32" else ptx.max_unsigned_halves(a, b)
+
+
+def shared_max(blocks, lanes, dtype: str):
+    """max |x| over blocks as Float32, NaN where any element is NaN (section 2, step 3).
+
+    Args:
+        blocks: blocks of this thread, a power of two.
+        lanes: the distances, powers of two, to the lanes whose blocks count too. All of them must get here.
+        dtype: name of the float dtype of the elements.
+    """
+    largest = _tree(ptx.max_nan, [_block_max(block, dtype) for block in blocks])
+    for distance in lanes:
+        largest = ptx.max_nan(largest, cute.arch.shuffle_sync_bfly(largest, distance))
+    return largest
+
+
+def _block_max(words, dtype: str):
     if dtype == "float32":
         return ptx.absolute(_tree(ptx.max_magnitude, [ptx.from_bits(word) for word in words]))
     kind = "bf16x2" if dtype == "bfloat16" else "f16x2"

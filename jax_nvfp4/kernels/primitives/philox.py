@@ -6,7 +6,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int64, Uint32
 
-from jax_nvfp4.formats import BLOCK
+from jax_nvfp4.formats import NVFP4_FORMAT
 from jax_nvfp4.kernels.primitives import memory, ptx
 
 _MULTIPLIERS = 0xD2511F53, 0xCD9E8D57
@@ -55,5 +55,5 @@ def draw(stream, direction: int, block, across) -> tuple:
     cute.autovec_copy(stream, cute.make_tensor(words.iterator, stream.layout))
     batch_word, *first = (words[2 * _ROUNDS + i] for i in range(3))
     along, other = first[::-1] if direction == ALONG_ROWS else first
-    counter = (along // BLOCK + Uint32(block), other + Uint32(across), Uint32(direction), batch_word)
+    counter = (along // NVFP4_FORMAT.block + Uint32(block), other + Uint32(across), Uint32(direction), batch_word)
     return philox(counter, words)

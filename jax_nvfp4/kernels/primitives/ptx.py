@@ -9,6 +9,8 @@ from __future__ import annotations
 import cutlass.cute as cute
 from cutlass import Float32, Uint32
 
+from jax_nvfp4.kernels.primitives import family
+
 
 def _instruction(result, opcode: str, *operands):
     reads = ", ".join(f"{{$r{i}}}" for i in range(len(operands)))
@@ -18,6 +20,16 @@ def _instruction(result, opcode: str, *operands):
 def mul(a, b):
     """fl(a * b)."""
     return _instruction(Float32, "mul.rn.f32", a, b)
+
+
+def mul_each(values: list, factor) -> list:
+    """fl(v * factor) of an even number of values, two in one instruction where the family can."""
+    if not family.has_packed_f32():
+        return [mul(v, factor) for v in values]
+    products = []
+    for pair in zip(values[0::2], values[1::2], strict=True):
+        products += cute.arch.mul_packed_f32x2(pair, (factor, factor))
+    return products
 
 
 def add_down(a, b):
@@ -85,6 +97,28 @@ def max_unsigned(a, b):
     return _instruction(Uint32, "max.u32", a, b)
 
 
+def max_unsigned_halves(a, b):
+    """The larger ones of both 16-bit halves of two words."""
+    return cute.arch.inline_ptx(
+        # packed operations take no immediate, so a constant operand needs the register
+        "{ .reg .b32 a; mov.b32 a, {$r0}; max.u16x2 {$w0}, a, {$r1}; }",
+        write_only_types=[Uint32],
+        read_only_args=[a, b],
+    )
+
+
+def max_of_warp(a):
+    """The largest Uint32 of a warp, all of whose lanes must get here."""
+    return cute.arch.inline_ptx(
+        "redux.sync.max.u32 {$w0}, {$r0}, 0xffffffff;", write_only_types=[Uint32], read_only_args=[a]
+    )
+
+
+def raise_to(address, a) -> None:
+    """Raise the Uint32 at an address of global memory to `a` if it is smaller, atomically."""
+    cute.arch.inline_ptx("red.global.max.u32 [{$r0}], {$r1};", read_only_args=[address, a])
+
+
 def select_equal(a, b, if_equal, otherwise, kind=Uint32):
     """if_equal where a == b (as float32 values or as words, by the type of a), else otherwise, in registers of kind."""
     compare = "setp.eq.f32" if a.dtype is Float32 else "setp.eq.u32"
@@ -95,11 +129,16 @@ def select_equal(a, b, if_equal, otherwise, kind=Uint32):
     )
 
 
-def permute(a, b, selector: int):
-    """The four bytes of (a, b) that the nibbles of selector name; bit 3 of a nibble replicates the byte's sign."""
-    return cute.arch.inline_ptx(
-        f"prmt.b32 {{$w0}}, {{$r0}}, {{$r1}}, {selector};", write_only_types=[Uint32], read_only_args=[a, b]
-    )
+def permute(a, b, selector):
+    """The four bytes of (a, b) that the low nibbles of selector name: an int or a Uint32.
+
+    Bit 3 of a nibble replicates the byte's sign.
+    """
+    if isinstance(selector, int):
+        return cute.arch.inline_ptx(
+            f"prmt.b32 {{$w0}}, {{$r0}}, {{$r1}}, {selector};", write_only_types=[Uint32], read_only_args=[a, b]
+        )
+    return _instruction(Uint32, "prmt.b32", a, b, selector)
 
 
 def multiply_wide(a, b):

@@ -10,11 +10,13 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, Uint32, const_expr
 
-from jax_nvfp4.formats import BLOCK
-from jax_nvfp4.kernels.primitives import memory, ptx
+from jax_nvfp4.formats import NVFP4_FORMAT
+from jax_nvfp4.kernels.primitives import memory, operand, ptx
 
+BLOCK = NVFP4_FORMAT.block
 COLUMNS = 4  # per thread
 TILE_STRIPS = 8
+TILE_ROWS = TILE_STRIPS * BLOCK
 TILE_COLUMNS = 32 * COLUMNS
 THREADS = 32 * TILE_STRIPS
 
@@ -25,7 +27,7 @@ _COLUMN_STRIDE = 32 * _LANE_STRIDE + 16
 
 
 def _words_per_row(dtype: str) -> int:
-    return COLUMNS if dtype == "float32" else COLUMNS // 2
+    return COLUMNS // operand.per_word(dtype)
 
 
 def registers(dtype: str):

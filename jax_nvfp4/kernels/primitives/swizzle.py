@@ -10,23 +10,27 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, Uint8, Uint32
 
-from jax_nvfp4.formats import SWIZZLE_COLUMNS, SWIZZLE_ROWS
+from jax_nvfp4.formats import SWIZZLE_COLUMNS, SWIZZLE_LANES, SWIZZLE_ROWS
 from jax_nvfp4.kernels.primitives import memory
 
 TILE_WORDS = SWIZZLE_ROWS  # words in a swizzle tile, one per row
+# shifts and masks below, because a division of a signed number costs several instructions more
+ROWS_LOG2, COLUMNS_LOG2, LANES_LOG2 = (n.bit_length() - 1 for n in (SWIZZLE_ROWS, SWIZZLE_COLUMNS, SWIZZLE_LANES))
+_GROUPS_LOG2 = ROWS_LOG2 - LANES_LOG2  # rows that lie side by side
 
 
 def row_of_word(word):
     """Row of a word of the scales, counted down the swizzle tiles of one tile column."""
-    # masks, because a division of a signed number costs several instructions more
-    return (word & -TILE_WORDS) | ((word & 3) << 5) | ((word >> 2) & 31)
+    group = word & ((1 << _GROUPS_LOG2) - 1)
+    return (word & -TILE_WORDS) | (group << LANES_LOG2) | ((word >> _GROUPS_LOG2) & (SWIZZLE_LANES - 1))
 
 
 @cute.jit
-def first_word(matrix: Int64, rows: Int32, columns: Int32, tile_row: Int32, tile_column: Int32) -> Int64:
-    """Index of the first word of a swizzle tile in the scales of a batch of matrices with (rows, columns) scales."""
-    tiles_down, tiles_across = (rows + SWIZZLE_ROWS - 1) >> 7, (columns + SWIZZLE_COLUMNS - 1) >> 2
-    return ((matrix * tiles_down + tile_row) * tiles_across + tile_column) * TILE_WORDS
+def first_word(matrix: Int64, rows: Int32, columns: Int32, row: Int32, column: Int32) -> Int64:
+    """Index of the first word of the swizzle tile of (row, column) in the (rows, columns) scales of many matrices."""
+    tiles_down = (rows + SWIZZLE_ROWS - 1) >> ROWS_LOG2
+    tiles_across = (columns + SWIZZLE_COLUMNS - 1) >> COLUMNS_LOG2
+    return ((matrix * tiles_down + (row >> ROWS_LOG2)) * tiles_across + (column >> COLUMNS_LOG2)) * TILE_WORDS
 
 
 @cute.jit
@@ -58,7 +62,7 @@ def store_two_tiles(
         half, word = thread // TILE_WORDS, thread % TILE_WORDS
         column = first_column + half * SWIZZLE_COLUMNS
         if column < columns:
-            tile = first_word(matrix, rows, columns, first_row >> 7, column >> 2)
+            tile = first_word(matrix, rows, columns, first_row, column)
             memory.groups(scales, Uint32, 1)[tile + word, 0] = words[row_of_word(word), half]
     else:
         row, half = thread // 2, thread % 2
@@ -67,7 +71,7 @@ def store_two_tiles(
             word = words[row, half]
             first = (matrix * rows + first_row + row) * columns + column
             if columns & (SWIZZLE_COLUMNS - 1) == 0:
-                memory.groups(scales, Uint32, 1)[first >> 2, 0] = word
+                memory.groups(scales, Uint32, 1)[first >> COLUMNS_LOG2, 0] = word
             else:
                 for i in cutlass.range_constexpr(SWIZZLE_COLUMNS):
                     if column + i < columns:
