@@ -49,7 +49,7 @@ ready: $(READY)
 # PYTHONPATH=. (`make kernels`), or the CPU library alone (`make native`).
 kernels: build/env/ready
 	$(CUDA_PACKAGES)
-	$(BUILD)/cmake -S ffi -B build/cmake -G Ninja -DCMAKE_BUILD_TYPE=Release \
+	$(BUILD)/cmake -S ffi -B build/cmake -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BUILD)/ninja -DCMAKE_BUILD_TYPE=Release \
 	  -DPython_EXECUTABLE=$(CURDIR)/build/env/bin/python -DJAX_NVFP4_CUDA_ARCHS='$(ARCHS)'
 	$(BUILD)/cmake --build build/cmake && $(BUILD)/cmake --install build/cmake --prefix .
 

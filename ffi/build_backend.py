@@ -11,7 +11,7 @@ from scikit_build_core import build
 from scikit_build_core.build import *  # noqa: F403
 
 sys.path.append(str(Path(__file__).parents[1] / "jax_nvfp4" / "kernels"))
-import families  # noqa: E402
+import families
 
 
 def get_requires_for_build_wheel(config_settings=None):
