@@ -9,7 +9,7 @@ import pytest
 from jax_nvfp4.oracle import e2m1, swizzle_scales, unswizzle_scales
 from jax_nvfp4.testing import assert_same_bytes, make
 
-torch = pytest.importorskip("torch")
+torch, *_ = map(pytest.importorskip, ("torch", "torchao", "compressed_tensors"))
 
 
 def unpacked_codes():
