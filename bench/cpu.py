@@ -1,109 +1,61 @@
 """CPU rates of the custom calls, against the NumPy oracle, XLA's jax.numpy version and a memory copy.
 
-    python bench/cpu.py [--size 4096] [--rounds 5]
+    python bench/cpu.py [--size 4096] [--rounds 5] [--dtype bfloat16] [--check]
 
 All four are timed in turn, round by round, and their medians compared, so the ratios hold on a machine that others
-share. Operands are (size, size) bfloat16 with their amax given.
+share. Operands are (size, size) with their amax given. --check runs everything once on a tiny operand, for a test: the
+numbers it prints mean nothing, and no file is written.
 """
 
 from __future__ import annotations
 
 import argparse
-import functools
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import harness
 import jax
 import numpy as np
-import xla_baseline
+from table import MEASURED, Measured
 
-import jax_nvfp4
-from jax_nvfp4 import NVFP4_2D, oracle, testing
-
-COPY_BYTES = 1 << 27
-CALLS = 5  # of the custom call and of the copy, per round
+from jax_nvfp4 import testing
+from jax_nvfp4.formats import FLOAT_DTYPES
 
 
 @dataclass(frozen=True)
-class Case:
-    """One operation in its three versions, each a function of `operands`; bytes count every operand and result once."""
+class Effort:
+    """How much is measured: operands are (size, size), a round makes `calls` calls of what is quick."""
 
-    name: str
-    call: Callable
-    reference: Callable
-    xla: dict[str, Callable]
-    operands: tuple
-    bytes_moved: float
-    oracle_target: float = 100  # times the oracle's speed
+    size: int
+    rounds: int
+    calls: int = 5
+    copy_bytes: int = 1 << 27
 
 
-def cases(size: int) -> list[Case]:
-    x = testing.make("normal", (size, size), "bfloat16")
-    quantized_bytes = x.size * (1 / 2 + 1 / 16)
-    amax = oracle.amax(x)
-    codes, scales, _ = oracle.quantize(x, amax=amax)
-
-    def quantize(name: str, axis: int = -1, spec=jax_nvfp4.NVFP4) -> Case:
-        return Case(
-            name,
-            lambda x, amax: testing.arrays(jax_nvfp4.quantize(x, spec, axis=axis, amax=amax))[:2],
-            lambda x, amax: oracle.quantize(x, spec, axis=axis, amax=amax)[:2],
-            _styles(xla_baseline.quantize, axis=axis, tile=spec.is_tile),
-            (x, amax),
-            x.nbytes + quantized_bytes,
-        )
-
-    def dequantize(codes, scales, amax):
-        return jax_nvfp4.dequantize(jax_nvfp4.BlockScaled(codes, scales, amax, jax_nvfp4.NVFP4, -1))
-
-    return [
-        quantize("quantize"),
-        quantize("quantize axis -2", axis=-2),
-        quantize("quantize 16x16", spec=NVFP4_2D),
-        Case(
-            "dequantize",
-            dequantize,
-            oracle.dequantize,
-            _styles(xla_baseline.dequantize),
-            (codes, scales, amax),
-            quantized_bytes + x.nbytes,
-        ),
-        Case(
-            "qdq",
-            lambda x, amax: jax_nvfp4.qdq(x, amax=amax),
-            lambda x, amax: oracle.qdq(x, amax=amax),
-            _styles(xla_baseline.qdq),
-            (x, amax),
-            2 * x.nbytes,
-        ),
-        Case("amax", jax_nvfp4.amax, oracle.amax, {"": xla_baseline.amax}, (x,), x.nbytes, oracle_target=1),
-    ]
+CHECK = Effort(size=32, rounds=1, calls=1, copy_bytes=1 << 10)
 
 
-def _styles(function: Callable, **arguments) -> dict[str, Callable]:
-    return {style: functools.partial(function, style=style, **arguments) for style in xla_baseline.STYLES}
-
-
-def measure(case: Case, copy: Callable, rounds: int) -> dict[str, float]:
-    """Medians and ratios of one case."""
-    call, operands = jax.jit(case.call), jax.device_put(case.operands)
-    xla = {style: jax.jit(version) for style, version in case.xla.items()}
+def measure(measured: Measured, dtype: str, copy: Callable, effort: Effort) -> dict[str, float]:
+    """Medians and ratios of one row."""
+    x = testing.make("normal", (effort.size, effort.size), dtype)
+    operands = jax.block_until_ready(measured.operands(jax.numpy.asarray(x)))
+    arrays = tuple(map(np.asarray, operands))
+    call, xla = jax.jit(measured.call), {style: jax.jit(version) for style, version in measured.xla.items()}
     expected = call(*operands)
     for style, version in xla.items():
-        assert harness.close(version(*operands), expected), f"{case.name}: XLA version {style!r} computes other data"
+        assert measured.is_close(version(*operands), expected), f"{measured.name}: XLA's {style!r} computes other data"
     timers = {
-        "call": lambda: _seconds(lambda: jax.block_until_ready(call(*operands)), CALLS),
-        "oracle": lambda: _seconds(lambda: case.reference(*case.operands)),
-        "copy": lambda: _seconds(copy, CALLS),
+        "call": lambda: _seconds(lambda: jax.block_until_ready(call(*operands)), effort.calls),
+        "oracle": lambda: _seconds(lambda: measured.reference(*arrays)),
+        "copy": lambda: _seconds(copy, effort.calls),
         **{f"xla {s}": lambda f=f: _seconds(lambda: jax.block_until_ready(f(*operands))) for s, f in xla.items()},
     }
-    seconds = harness.medians(timers, rounds)
+    seconds = harness.medians(timers, effort.rounds)
     best_xla = min(seconds[f"xla {style}"] for style in xla)
-    rate, copy_rate = case.bytes_moved / seconds["call"], 2 * COPY_BYTES / seconds["copy"]
+    rate, copy_rate = measured.bytes_moved(x.shape, dtype) / seconds["call"], 2 * effort.copy_bytes / seconds["copy"]
     return {
         "call_ms": 1e3 * seconds["call"],
         "oracle_ms": 1e3 * seconds["oracle"],
@@ -123,9 +75,9 @@ def _seconds(function: Callable, calls: int = 1) -> float:
     return (time.perf_counter() - start) / calls
 
 
-def _copy(threads: int) -> Callable[[], None]:
-    """A copy of COPY_BYTES that uses `threads` threads."""
-    source, target = (np.full(COPY_BYTES, value, np.uint8) for value in (1, 0))
+def _copy(size: int, threads: int) -> Callable[[], None]:
+    """A copy of `size` bytes that uses `threads` threads."""
+    source, target = (np.full(size, value, np.uint8) for value in (1, 0))
     parts = list(zip(np.array_split(target, threads), np.array_split(source, threads), strict=True))
     pool = ThreadPoolExecutor(threads)
 
@@ -136,36 +88,44 @@ def _copy(threads: int) -> Callable[[], None]:
     return copy
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--size", type=int, default=4096, help="rows and columns of x")
-    parser.add_argument("--rounds", type=int, default=5)
-    arguments = parser.parse_args()
-    jax.config.update("jax_platforms", "cpu")
+def bench(dtype: str, effort: Effort) -> dict[str, dict[str, float]]:
+    """Measure every row and print the table."""
     threads = os.cpu_count() or 1
-    copy = _copy(threads)
-
+    copy = _copy(effort.copy_bytes, threads)
     results, rows = {}, []
-    for case in cases(arguments.size):
-        r = results[case.name] = measure(case, copy, arguments.rounds)
-        missed = [f"oracle {case.oracle_target}x"] * (r["times_oracle"] < case.oracle_target)
-        missed += ["xla 1x"] * (r["times_xla"] < 1)
+    for measured in MEASURED:
+        r = results[measured.name] = measure(measured, dtype, copy, effort)
         rows.append(
             (
-                case.name,
+                measured.name,
                 *(f"{r[key]:.1f}" for key in ("call_ms", "xla_ms", "oracle_ms")),
                 f"{r['times_xla']:.1f}x",
                 f"{r['times_oracle']:.0f}x",
                 f"{r['gb_per_s']:.1f}",
                 f"{r['share_of_copy']:.0%}",
-                ", ".join(missed) or "-",
+                ", ".join(wanted for wanted, _ in measured.missed("cpu", r)) or "-",
             )
         )
     copy_rate = np.median([r["copy_gb_per_s"] for r in results.values()])
-    print(f"{arguments.size}x{arguments.size} bfloat16, {threads} cores, memory copy {copy_rate:.1f} GB/s on all cores")
+    print(f"{effort.size}x{effort.size} {dtype}, {threads} cores, memory copy {copy_rate:.1f} GB/s on all cores")
     header = ("operation", "ms", "xla ms", "oracle ms", "vs xla", "vs oracle", "GB/s", "of copy", "missed")
     harness.print_table(header, rows)
-    harness.write("cpu", size=arguments.size, threads=threads, cases=results)
+    return results
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--size", type=int, default=4096, help="rows and columns of x")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--dtype", choices=FLOAT_DTYPES, default="bfloat16", help="of x")
+    parser.add_argument("--check", action="store_true", help="once, on a tiny operand; nothing is written")
+    arguments = parser.parse_args(argv)
+    device = jax.local_devices(backend="cpu")[0]
+    with jax.default_device(device):
+        results = bench(arguments.dtype, CHECK if arguments.check else Effort(arguments.size, arguments.rounds))
+    if not arguments.check:
+        size, threads = arguments.size, os.cpu_count() or 1
+        harness.write("cpu", device, arguments.dtype, size=size, threads=threads, cases=results)
 
 
 if __name__ == "__main__":

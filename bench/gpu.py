@@ -1,13 +1,14 @@
 """GPU rates of the custom calls, against the device's copy rate and XLA's jax.numpy version.
 
-    python bench/gpu.py [--shapes 16384x8192,7168x2048] [--rounds 7]
+    python bench/gpu.py [--shapes 16384x8192,7168x2048] [--rounds 7] [--dtype bfloat16] [--check]
 
 One program applies an operation to several input buffers in turn, so that no operand is in the cache; an
 optimization barrier keeps XLA from merging the repetitions. Programs are dispatched back to back and timed by the
 host, so launch gaps count. The copy, the operation and XLA's versions are timed round by round in one run. Rates
 count every input and output byte once; "of copy" is the rate relative to the best copy of the run, read plus
 written. XLA's time is its fastest version's; a * says that its result differs from the contract in more than 1 % of
-the elements, because XLA leaves out narrowing casts between float32.
+the elements, because XLA leaves out narrowing casts between float32. --check runs everything once on tiny operands, on
+any device, for a test: the numbers it prints mean nothing, and no file is written.
 """
 
 from __future__ import annotations
@@ -15,115 +16,44 @@ from __future__ import annotations
 import argparse
 import functools
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import harness
 import jax
 import jax.numpy as jnp
-import xla_baseline
+from table import MEASURED, Measured
 
-import jax_nvfp4
-from jax_nvfp4 import NVFP4, NVFP4_2D, QuantSpec
-from jax_nvfp4.formats import BLOCK
+from jax_nvfp4.formats import FLOAT_DTYPES, NVFP4_FORMAT
+
+Shape = tuple[int, int]
 
 # DeepSeek-V3's two expert shapes, four times those, and one matrix of 2^27 elements.
-SHAPES = ((16384, 8192), (7168, 2048), (2048, 7168), (28672, 8192), (8192, 28672))
-SMALL = (BLOCK, 1024 // BLOCK)
-SWIZZLED = QuantSpec(scale_layout="swizzled")
-COLD_BYTES = 1 << 28  # several times the L2 cache
-PROGRAM_SECONDS = 0.03  # dispatched back to back in one measurement
-SMALL_CALLS = 200
+SHAPES: tuple[Shape, ...] = ((16384, 8192), (7168, 2048), (2048, 7168), (28672, 8192), (8192, 28672))
+SMALL: Shape = (NVFP4_FORMAT.block, 1024 // NVFP4_FORMAT.block)
+CHECKED: Shape = (32, 64)
 
 
 @dataclass(frozen=True)
-class Case:
-    """One operation.
+class Effort:
+    """How much is measured.
 
     Attributes:
-        name: as printed.
-        call: of the operands.
-        xla: style -> XLA's version.
-        bytes_per_element: of x, every input and output once.
-        operands: x and its amax -> operands.
-        share, speedup: the least wanted of the copy's rate, and of XLA's speed.
+        rounds: of which medians are taken.
+        cold_bytes: what one program reads at least, several times the L2 cache.
+        copies: how many operands it reads at least.
+        program_seconds: dispatched back to back in one measurement.
+        small_calls: likewise, of calls on few elements.
     """
 
-    name: str
-    call: Callable
-    xla: dict[str, Callable]
-    bytes_per_element: float
-    operands: Callable = lambda x, amax: (x, amax)
-    share: float = 0
-    speedup: float = 1
+    rounds: int = 7
+    cold_bytes: int = 1 << 28
+    copies: int = 6
+    program_seconds: float = 0.03
+    small_calls: int = 200
 
 
-def _styles(function: Callable, **arguments) -> dict[str, Callable]:
-    return {style: functools.partial(function, style=style, **arguments) for style in xla_baseline.STYLES}
-
-
-def _with_amax(qdq: Callable) -> Callable:
-    return lambda x: qdq(x, xla_baseline.amax(x))
-
-
-def _quantize(x, amax, spec=NVFP4, axis=-1):
-    t = jax_nvfp4.quantize(x, spec, axis=axis, amax=amax)
-    return t.codes, t.scales
-
-
-def _quantize_dual(x, amax):
-    row, column = jax_nvfp4.quantize_dual(x, NVFP4_2D, amax=amax)
-    return (row.codes, row.scales), (column.codes, column.scales)
-
-
-def _dequantize(codes, scales, amax):
-    return jax_nvfp4.dequantize(jax_nvfp4.BlockScaled(codes, scales, amax, NVFP4, -1))
-
-
-def _quantized(x, amax):
-    return *_quantize(x, amax), amax
-
-
-_X, _QUANTIZED = 2, 1 / 2 + 1 / 16  # bytes per element: bfloat16; codes and scales
-
-CASES = (
-    Case("amax", jax_nvfp4.amax, {"": xla_baseline.amax}, _X, lambda x, amax: (x,), share=0.95),
-    Case(
-        "qdq, amax given",
-        lambda x, amax: jax_nvfp4.qdq(x, amax=amax),
-        _styles(xla_baseline.qdq),
-        2 * _X,
-        share=0.95,
-        speedup=2,
-    ),
-    Case(
-        "qdq with amax",
-        jax_nvfp4.qdq,
-        {style: _with_amax(f) for style, f in _styles(xla_baseline.qdq).items()},
-        3 * _X,
-        lambda x, amax: (x,),
-        share=0.9,
-        speedup=1.6,
-    ),
-    Case("quantize rowwise", _quantize, _styles(xla_baseline.quantize), _X + _QUANTIZED, share=0.95, speedup=5),
-    Case(
-        "quantize rowwise swizzled",
-        functools.partial(_quantize, spec=SWIZZLED),
-        _styles(xla_baseline.quantize, swizzled=True),
-        _X + _QUANTIZED,
-        share=0.93,
-        speedup=5,
-    ),
-    Case(
-        "quantize columnwise",
-        functools.partial(_quantize, axis=-2),
-        _styles(xla_baseline.quantize, axis=-2),
-        _X + _QUANTIZED,
-        share=0.85,
-    ),
-    Case("quantize 16x16 dual", _quantize_dual, _styles(xla_baseline.quantize_dual), _X + 2 * _QUANTIZED),
-    Case("dequantize", _dequantize, _styles(xla_baseline.dequantize), _QUANTIZED + _X, _quantized, share=0.93),
-)
+CHECK = Effort(rounds=1, cold_bytes=0, copies=2, program_seconds=0, small_calls=1)
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -136,7 +66,7 @@ def _chained(function: Callable, sets: list) -> list:
     return results
 
 
-def _timer(function: Callable, sets: list) -> Callable[[], float]:
+def _timer(function: Callable, sets: list, effort: Effort) -> Callable[[], float]:
     """Seconds of one application of `function`."""
 
     def seconds(programs: int) -> float:
@@ -147,103 +77,109 @@ def _timer(function: Callable, sets: list) -> Callable[[], float]:
         return (time.perf_counter() - start) / (programs * len(sets))
 
     seconds(1)
-    programs = max(2, min(50, round(PROGRAM_SECONDS / (seconds(1) * len(sets)))))
+    programs = max(2, min(50, round(effort.program_seconds / (seconds(1) * len(sets)))))
     return lambda: seconds(programs)
 
 
-def measure_shape(shape: tuple[int, int], rounds: int, cases=CASES) -> tuple[float, dict[str, dict]]:
-    """The best copy rate (bytes/s) seen at one shape, and per case the seconds of the call, of XLA and its rate."""
-    rows, columns = shape
-    copies = max(6, -(-COLD_BYTES // (2 * rows * columns)))
-    keys = jax.random.split(jax.random.key(0), copies)
-    xs = [jax.jit(jax.random.normal, static_argnums=(1, 2))(key, shape, jnp.bfloat16) for key in keys]
-    amaxes = [xla_baseline.amax(x) for x in xs]
-    copy = _timer(jnp.copy, [(x,) for x in xs])
+def measure_shape(
+    shape: Shape, dtype: str, effort: Effort, table: Sequence[Measured] = MEASURED
+) -> tuple[float, dict[str, dict]]:
+    """The best copy rate (bytes/s) seen at one shape, and per row the microseconds of the call, of XLA and its rate."""
+    x_bytes = shape[0] * shape[1] * jnp.dtype(dtype).itemsize
+    keys = jax.random.split(jax.random.key(0), max(effort.copies, -(-effort.cold_bytes // x_bytes)))
+    xs = [jax.jit(jax.random.normal, static_argnums=(1, 2))(key, shape, dtype) for key in keys]
+    copy = _timer(jnp.copy, [(x,) for x in xs], effort)
 
     copy_rate, results = 0.0, {}
-    for case in cases:
-        sets = [case.operands(x, amax) for x, amax in zip(xs, amaxes, strict=True)]
-        expected = case.call(*sets[0])
-        timers = {"call": _timer(case.call, sets), "copy": copy}
-        timers |= {style: _timer(f, sets) for style, f in case.xla.items()}
-        seconds = harness.medians(timers, rounds)
-        xla = min(case.xla, key=lambda style: seconds[style])
-        copy_rate = max(copy_rate, 2 * _X * rows * columns / seconds["copy"])
-        results[case.name] = {
+    for measured in table:
+        sets = [measured.operands(x) for x in xs]
+        xla_versions = measured.xla
+        timers = {"call": _timer(measured.call, sets, effort), "copy": copy}
+        timers |= {style: _timer(f, sets, effort) for style, f in xla_versions.items()}
+        seconds = harness.medians(timers, effort.rounds)
+        xla = min(xla_versions, key=lambda style: seconds[style])
+        expected, others = (_chained(f, sets)[1] for f in (measured.call, xla_versions[xla]))
+        copy_rate = max(copy_rate, 2 * x_bytes / seconds["copy"])
+        results[measured.name] = {
             "us": 1e6 * seconds["call"],
             "xla_us": 1e6 * seconds[xla],
-            "xla_differs": not harness.close(jax.jit(case.xla[xla])(*sets[0]), expected),
-            "tb_per_s": rows * columns * case.bytes_per_element / seconds["call"] / 1e12,
+            "xla_differs": not measured.is_close(others, expected),
+            "tb_per_s": measured.bytes_moved(shape, dtype) / seconds["call"] / 1e12,
         }
     return copy_rate, results
 
 
-def measure_small(rounds: int, cases=CASES) -> dict[str, float]:
-    """Microseconds per dispatched call on 1024 elements, of every case and of one elementwise XLA operation."""
-    x = jnp.ones(SMALL, jnp.bfloat16)
-    amax = xla_baseline.amax(x)
+def measure_small(dtype: str, effort: Effort, table: Sequence[Measured] = MEASURED) -> dict[str, float]:
+    """Microseconds per dispatched call on 1024 elements, of every row and of one elementwise XLA operation."""
+    x = jnp.ones(SMALL, dtype)
 
     def timer(function: Callable, operands: tuple) -> Callable[[], float]:
         compiled = jax.jit(function)
 
         def seconds() -> float:
             start = time.perf_counter()
-            for _ in range(SMALL_CALLS):
+            for _ in range(effort.small_calls):
                 result = compiled(*operands)
             jax.block_until_ready(result)
-            return (time.perf_counter() - start) / SMALL_CALLS
+            return (time.perf_counter() - start) / effort.small_calls
 
         return seconds
 
     timers = {"x + 1 (XLA)": timer(lambda x: x + 1, (x,))}
-    timers |= {case.name: timer(case.call, case.operands(x, amax)) for case in cases}
-    return {name: 1e6 * seconds for name, seconds in harness.medians(timers, rounds).items()}
+    timers |= {measured.name: timer(measured.call, measured.operands(x)) for measured in table}
+    return {name: 1e6 * seconds for name, seconds in harness.medians(timers, effort.rounds).items()}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    default = ",".join(f"{m}x{k}" for m, k in SHAPES)
-    parser.add_argument("--shapes", default=default, help="comma-separated MxK, multiples of 16")
-    parser.add_argument("--rounds", type=int, default=7)
-    arguments = parser.parse_args()
-    device = jax.devices()[0]
-    if device.platform != "gpu":
-        parser.error(f"needs an NVIDIA GPU that JAX uses, found {device.device_kind}; bench/cpu.py measures CPUs")
-
-    shapes = [tuple(map(int, shape.split("x"))) for shape in arguments.shapes.split(",")]
-    measured = {shape: measure_shape(shape, arguments.rounds) for shape in shapes}
-    roof = max(copy_rate for copy_rate, _ in measured.values())
-    small = measure_small(arguments.rounds)
-
+def bench(shapes: Sequence[Shape], dtype: str, effort: Effort, table: Sequence[Measured] = MEASURED) -> dict:
+    """Measure every row at every shape and print the tables."""
+    by_shape = {shape: measure_shape(shape, dtype, effort, table) for shape in shapes}
+    roof = max(copy_rate for copy_rate, _ in by_shape.values())
+    small = measure_small(dtype, effort, table)
     rows = []
-    for (m, k), (copy_rate, results) in measured.items():
+    for (m, k), (copy_rate, results) in by_shape.items():
         rows.append((f"{m}x{k} copy", "", f"{copy_rate / 1e12:.2f}", f"{copy_rate / roof:.0%}", "", "", "-"))
-        for case in CASES:
-            r = results[case.name]
+        for measured in table:
+            r = results[measured.name]
             r["share_of_copy"], r["times_xla"] = 1e12 * r["tb_per_s"] / roof, r["xla_us"] / r["us"]
-            wanted = [f"{case.share:.0%}"] * (r["share_of_copy"] < case.share)
-            wanted += [f"{case.speedup:g}x"] * (r["times_xla"] < case.speedup)
             rows.append(
                 (
-                    f"{m}x{k} {case.name}",
+                    f"{m}x{k} {measured.name}",
                     f"{r['us']:.1f}",
                     f"{r['tb_per_s']:.2f}",
                     f"{r['share_of_copy']:.1%}",
                     f"{r['xla_us']:.1f}{'*' if r['xla_differs'] else ' '}",
                     f"{r['times_xla']:.2f}x",
-                    ", ".join(wanted) or "-",
+                    ", ".join(wanted for wanted, _ in measured.missed("gpu", r)) or "-",
                 )
             )
-    print(f"{device.device_kind}, bfloat16, copy roof {roof / 1e12:.2f} TB/s")
+    print(f"{jax.devices()[0].device_kind}, {dtype}, copy roof {roof / 1e12:.2f} TB/s")
     harness.print_table(("shape, operation", "us", "TB/s", "of copy", "xla us", "vs xla", "missed"), rows)
     print("\n1024 elements, microseconds per dispatched call")
     harness.print_table(("operation", "us"), [(name, f"{us:.1f}") for name, us in small.items()])
-    harness.write(
-        "gpu",
-        copy_roof_tb_per_s=roof / 1e12,
-        small_us=small,
-        shapes={f"{m}x{k}": results for (m, k), (_, results) in measured.items()},
-    )
+    return {
+        "copy_roof_tb_per_s": roof / 1e12,
+        "small_us": small,
+        "shapes": {f"{m}x{k}": results for (m, k), (_, results) in by_shape.items()},
+    }
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    default = ",".join(f"{m}x{k}" for m, k in SHAPES)
+    parser.add_argument("--shapes", default=default, help="comma-separated MxK, multiples of 16")
+    parser.add_argument("--rounds", type=int, default=Effort.rounds)
+    parser.add_argument("--dtype", choices=FLOAT_DTYPES, default="bfloat16", help="of x")
+    parser.add_argument("--check", action="store_true", help="once, on tiny operands; nothing is written")
+    arguments = parser.parse_args(argv)
+    device = jax.devices()[0]
+    if arguments.check:
+        bench([CHECKED], arguments.dtype, CHECK)
+        return
+    if device.platform != "gpu":
+        parser.error(f"needs an NVIDIA GPU that JAX uses, found {device.device_kind}; bench/cpu.py measures CPUs")
+    shapes = [tuple(map(int, shape.split("x"))) for shape in arguments.shapes.split(",")]
+    effort = replace(Effort(), rounds=arguments.rounds)
+    harness.write("gpu", device, arguments.dtype, **bench(shapes, arguments.dtype, effort))
 
 
 if __name__ == "__main__":

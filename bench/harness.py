@@ -24,12 +24,6 @@ def medians(timers: Mapping[str, Callable[[], float]], rounds: int) -> dict[str,
     return {name: statistics.median(round_[name] for round_ in times) for name in timers}
 
 
-def close(actual, expected, share: float = 0.01) -> bool:
-    """Whether at most `share` of the elements differ: another order of rounding, but the same computation."""
-    pairs = zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True)
-    return all(a.shape == e.shape and float((a != e).mean()) <= share for a, e in pairs)
-
-
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Left-aligned first column, right-aligned others."""
     widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
@@ -38,16 +32,18 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         print("  ".join([row[0].ljust(widths[0]), *cells[1:]]))
 
 
-def write(name: str, **measured) -> None:
-    """Write `measured` to results/<name>.json, beside the device, the versions and the date."""
+def write(name: str, device: jax.Device, dtype: str, **measured) -> None:
+    """Write `measured` beside the device, the versions and the date to results/<name>.json, which names a dtype
+    that is not bfloat16."""
     record = {
-        "device": jax.devices()[0].device_kind,
+        "device": device.device_kind,
         "date": datetime.date.today().isoformat(),
         "jax_nvfp4": jax_nvfp4.__version__,
         **{name: metadata.version(name) for name in ("jax", "jaxlib", "numpy")},
+        "dtype": dtype,
         **measured,
     }
     RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{name}.json"
+    path = RESULTS / f"{name}{'' if dtype == 'bfloat16' else f'-{dtype}'}.json"
     path.write_text(json.dumps(record, indent=2) + "\n")
-    print(f"written to {path}")
+    print(f"written to {path}; `python bench/report.py` brings it into README.md")

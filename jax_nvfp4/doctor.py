@@ -15,20 +15,24 @@ from importlib import metadata
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jax_nvfp4 import ffi, testing
 from jax_nvfp4.kernels import families
 from jax_nvfp4.oracle import e2m1, e4m3
+from jax_nvfp4.oracle.philox import philox4x32
 
 WIDTH = 80
 DISTRIBUTIONS = ("jax", "jaxlib", "numpy", "ml_dtypes")
 CPU_ONLY = "JAX_PLATFORMS=cpu"
 NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 
-CONVERSIONS = {"e2m1": e2m1.encode, "e4m3": lambda x: e4m3.encode(x).view(np.uint8)}
-"""The element format and the scale format, float32 -> one byte each, as the CUDA library's self-tests compute them."""
+PRIMITIVES: dict[str, tuple[str, Callable[[], np.ndarray], Callable[[np.ndarray], np.ndarray]]] = {
+    "conversion to e2m1": ("nvfp4_selftest_e2m1", lambda: _bit_patterns(), e2m1.encode),
+    "conversion to e4m3": ("nvfp4_selftest_e4m3", lambda: _bit_patterns(), lambda x: e4m3.encode(x).view(np.uint8)),
+    "random words": ("nvfp4_selftest_philox", lambda: _counters(), lambda x: philox4x32(x[:, :4], x[:, 4:])),
+}
+"""What the CUDA library can also compute alone: the name of its call, the operand, and the oracle's result for it."""
 
 # Along both axes more than one tile of swizzled scales, the last one partly filled.
 SHAPE = (144, 80)
@@ -145,11 +149,11 @@ def _lacking(report: Report, device: jax.Device) -> str | None:
     if device.platform != "gpu" or "cuda" not in device.client.platform_version.lower():
         report.problem(f"jax_nvfp4 has no kernels for {device.device_kind}", f"{CPU_ONLY} runs everything on the CPU")
         return "not a CPU and not an NVIDIA GPU"
-    family = families.FAMILY_OF.get(capability)
+    family = families.family_of(capability)
     if family is None:
         report.problem(
             f"jax_nvfp4 has no kernels for {device.device_kind}, compute capability {capability} (it has them for "
-            f"{', '.join(families.FAMILY_OF)})",
+            f"{', '.join(c for f in families.FAMILIES.values() for c in f.capabilities)})",
             f"{CPU_ONLY} runs everything on the CPU",
         )
         return f"no kernels for compute capability {capability}"
@@ -167,7 +171,7 @@ def _self_test(report: Report, device: jax.Device) -> None:
         "data, ordinary and extreme"
     )
     tests: dict[str, Callable[[], None]]
-    tests = {op.name: functools.partial(_compare_operation, op, device) for op in testing.OPS}
+    tests = {case.name: functools.partial(_compare_case, case, device) for case in testing.CASES}
     if device.platform != "cpu":
         tests |= _primitive_tests(device)
     width = max(map(len, tests))
@@ -181,31 +185,32 @@ def _self_test(report: Report, device: jax.Device) -> None:
             report.line(f"{name:<{width}}  ok")
 
 
-def _compare_operation(op: testing.Op, device: jax.Device) -> None:
+def _compare_case(case: testing.Case, device: jax.Device) -> None:
     # On a GPU each dtype is a kernel of its own, which may be missing.
-    for dtype in op.dtypes[:1] if device.platform == "cpu" else op.dtypes:
+    for dtype in case.dtypes[:1] if device.platform == "cpu" else case.dtypes:
         x = np.stack([testing.make(family, SHAPE, dtype) for family in testing.FAMILIES])
         with jax.default_device(device):
-            actual = op.run(jax.device_put(x, device))
-        for got, expected in zip(actual, op.reference(x), strict=True):
+            actual = case.run(jax.device_put(x, device))
+        for got, expected in zip(actual, case.reference(x), strict=True):
             testing.assert_same_bytes(got, expected, dtype)
 
 
 def _primitive_tests(device: jax.Device) -> dict[str, Callable[[], None]]:
-    """Conversions alone, on far more values: each GPU family has its own way to convert, some of them in hardware."""
+    """Primitives alone, on far more values: each GPU family has its own way to convert, some of them in hardware."""
     return {
-        f"conversion to {name}": functools.partial(_compare_conversion, f"nvfp4_selftest_{name}", reference, device)
-        for name, reference in CONVERSIONS.items()
-        if hasattr(ffi.library("cuda"), f"nvfp4_selftest_{name}")
+        name: functools.partial(_compare_primitive, *primitive, device)
+        for name, primitive in PRIMITIVES.items()
+        if hasattr(ffi.library("cuda"), primitive[0])
     }
 
 
-def _compare_conversion(target: str, reference, device: jax.Device) -> None:
-    x = _bit_patterns()
+def _compare_primitive(target: str, operand, reference, device: jax.Device) -> None:
+    x = operand()
+    expected = reference(x)
     handler = jax.ffi.pycapsule(getattr(ffi.library("cuda"), target))
     jax.ffi.register_ffi_target(target, handler, platform="CUDA")
-    call = jax.jit(jax.ffi.ffi_call(target, jax.ShapeDtypeStruct(x.shape, jnp.uint8)))
-    testing.assert_same_bytes(call(jax.device_put(x, device)), reference(x), target)
+    call = jax.jit(jax.ffi.ffi_call(target, jax.ShapeDtypeStruct(expected.shape, expected.dtype)))
+    testing.assert_same_bytes(call(jax.device_put(x, device)), expected, target)
 
 
 def _bit_patterns() -> np.ndarray:
@@ -216,6 +221,13 @@ def _bit_patterns() -> np.ndarray:
     ties = np.concatenate([testing.E2M1_MIDPOINTS, (scales[:-1] + scales[1:]) / 2]).view(np.uint32)
     near = ties[:, None] + np.arange(-2, 3, dtype=np.int64)
     return np.concatenate([bfloat16, spread, near.astype(np.uint32).ravel()]).view(np.float32)
+
+
+def _counters() -> np.ndarray:
+    """Philox counters with their keys, (n, 6): each word alone at its smallest, its largest and in between; any."""
+    words = np.concatenate([[0, 1, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF], 1 << np.arange(32)]).astype(np.uint32)
+    alone = (np.eye(6, dtype=np.uint32)[:, None, :] * words[None, :, None]).reshape(-1, 6)
+    return np.concatenate([alone, np.random.default_rng(0).integers(0, 1 << 32, (1 << 16, 6), np.uint32)])
 
 
 def _name(device: jax.Device) -> str:

@@ -184,7 +184,7 @@ MXFP8 = QuantSpec("mxfp8")
 
 @dataclass(frozen=True)
 class Recipe:
-    """Which operands of `dot` are quantized, and how (the table is in `jax_nvfp4/dot.py`).
+    """Which operands of `dot` are quantized, and how (the table is in `jax_nvfp4/products/dot.py`).
 
     Attributes:
         x, w, grad: the specs of the activation, of the weight and of the gradient of the output. None keeps an

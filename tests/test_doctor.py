@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -30,12 +29,13 @@ def test_healthy_installation():
     done = run_doctor(PACKAGE.parent)
     assert done.returncode == 0, done.stdout + done.stderr
     tested = {tuple(line.split()) for line in done.stdout.splitlines()}
-    assert {(op.name, "ok") for op in testing.OPS} <= tested
+    assert {(case.name, "ok") for case in testing.CASES} <= tested
     for said in (f"jax {jax.__version__}", *ffi.TARGETS, ffi.LIBRARIES["cpu"], "All is well."):
         assert said in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 80
     if jax.default_backend() == "gpu":
-        assert ("conversion", "to", "e2m1", "ok") in tested
+        for name, (target, *_) in doctor.PRIMITIVES.items():
+            assert ((*name.split(), "ok") in tested) == hasattr(ffi.library("cuda"), target)
 
 
 def test_installation_without_native_libraries(tmp_path):
@@ -47,25 +47,31 @@ def test_installation_without_native_libraries(tmp_path):
     assert "fix: leave the source folder, or start Python with -P" in said
 
 
-def one_operation(monkeypatch, **changes) -> None:
-    """Leaves one cheap operation to test, changed as asked."""
-    monkeypatch.setattr(testing, "OPS", (replace(testing.OPS[0], **changes),))
+def only(monkeypatch, case: testing.Case) -> None:
+    """Leaves one case to test."""
+    monkeypatch.setattr(testing, "CASES", (case,))
+
+
+class Wrong(testing.Case):
+    def reference(self, x, amax=None):
+        return tuple(np.negative(y) for y in super().reference(x, amax))
+
+
+class Raising(testing.Case):
+    def run(self, x):
+        raise RuntimeError("first line\nsecond line")
 
 
 def test_wrong_bytes(monkeypatch, capsys):
-    reference = testing.OPS[0].reference
-    one_operation(monkeypatch, reference=lambda x: tuple(np.negative(y) for y in reference(x)))
+    only(monkeypatch, Wrong("amax"))
     assert doctor.run() == 1
     output = capsys.readouterr().out
-    assert f"{testing.OPS[0].name}  FAILED: AssertionError: bfloat16: " in output
+    assert "amax  FAILED: AssertionError: bfloat16: " in output
     assert "fix: pip install --force-reinstall --no-deps ." in output
 
 
 def test_operation_that_raises(monkeypatch, capsys):
-    def run(x):
-        raise RuntimeError("first line\nsecond line")
-
-    one_operation(monkeypatch, run=run)
+    only(monkeypatch, Raising("amax"))
     assert doctor.run() == 1
     output = capsys.readouterr().out
     assert "FAILED: RuntimeError: first line" in output and "second line" not in output
@@ -87,7 +93,7 @@ def device(kind: str, platform: str = "gpu", software: str = "PJRT CUDA 13", **a
     ],
 )
 def test_device_without_kernels(monkeypatch, capsys, found, families, said):
-    one_operation(monkeypatch)
+    only(monkeypatch, testing.Case("amax"))
     cpu = jax.local_devices(backend="cpu")
     libraries = {"cpu": ffi.library("cpu"), "cuda": families}
     monkeypatch.setattr(jax, "local_devices", lambda backend=None: cpu if backend == "cpu" else [found])
@@ -98,11 +104,11 @@ def test_device_without_kernels(monkeypatch, capsys, found, families, said):
     assert doctor.run() == 1
     output = capsys.readouterr().out
     assert said in " ".join(output.split())
-    assert f"{testing.OPS[0].name}  ok" in output  # the CPU is still tested
+    assert "amax  ok" in output  # the CPU is still tested
 
 
 def test_driver_without_jax_support(monkeypatch, capsys, tmp_path):
-    one_operation(monkeypatch)
+    only(monkeypatch, testing.Case("amax"))
     cpu = jax.local_devices(backend="cpu")
     monkeypatch.setattr(jax, "local_devices", lambda backend=None: cpu)
     monkeypatch.setattr(doctor, "NVIDIA_DRIVER", tmp_path)
@@ -125,3 +131,17 @@ def test_bit_patterns_cover_bfloat16_and_both_sides_of_every_tie():
     assert bits.issuperset(range(0, 1 << 32, 1 << 16))
     ties = np.array([0.25, 5.0, 1.0625 * 2**-6], np.float32)  # two of E2M1, one of E4M3
     assert bits.issuperset((ties.view(np.uint32)[:, None] + np.arange(-1, 2)).ravel().tolist())
+
+
+def test_counters_reach_every_word_and_carry():
+    counters = doctor._counters()
+    assert counters.dtype == np.uint32 and counters.shape[1] == 6
+    assert all({0, 1, 0x80000000, 0xFFFFFFFF} <= set(column.tolist()) for column in counters.T)
+
+
+@pytest.mark.parametrize("name", doctor.PRIMITIVES)
+def test_primitives_have_operands_and_references(name):
+    _, operand, reference = doctor.PRIMITIVES[name]
+    x = operand()
+    expected = reference(x)
+    assert len(expected) == len(x) and len(np.unique(expected)) > 1

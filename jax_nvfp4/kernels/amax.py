@@ -117,7 +117,7 @@ def _per_chunk(
     maxima = cute.make_tensor(cute.arch.alloc_smem(Uint32, THREADS // 32), cute.make_layout(THREADS // 32))
     start = segment * length
     stop = start + length
-    first = (start + width - 1) // width + index * chunk
+    first = (start + width - 1) // width + Int64(index) * chunk
     last = cutlass.min(first + chunk, stop // width)
     share = _segment_max(x, start, stop, first, last, Int64(thread), index == 0, THREADS, dtype)
     share = ptx.max_of_warp(share)

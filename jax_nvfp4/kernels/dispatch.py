@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 
 from jax_nvfp4.formats import Format
-from jax_nvfp4.kernels.families import FAMILY_OF
+from jax_nvfp4.kernels.families import FAMILIES
 from jax_nvfp4.kernels.variants import OPTIONAL, VARIANTS, Variant
 from jax_nvfp4.mode import Direction
 
@@ -60,10 +60,11 @@ def generate(variants: tuple[Variant, ...], archs: list[str], out: Path) -> None
             raise RuntimeError(f"the variants of {kernel} take different parameters: {sorted(found)}")
     launches = (_launch_function(kernel, found.pop()) for kernel, found in signatures.items())
     header = HEADER.format(kernels=", ".join(kernels), launches="\n".join(launches))
+    capabilities = [(c.split("."), arch) for arch, family in FAMILIES.items() for c in family.capabilities]
     source = SOURCE.format(
         declarations="\n".join(declarations),
         archs=",".join(archs),
-        families="\n".join(f'    {{{", ".join(c.split("."))}, "{arch}"}},' for c, arch in FAMILY_OF.items()),
+        families="\n".join(f'    {{{major}, {minor}, "{arch}"}},' for (major, minor), arch in capabilities),
         names=", ".join(f'"{kernel}"' for kernel in kernels),
         rows="\n".join(rows),
     )

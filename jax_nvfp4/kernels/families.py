@@ -14,38 +14,30 @@ import argparse
 import ctypes
 import re
 import sys
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class Family:
+class Family(NamedTuple):
     """Devices that run the same machine code.
 
     Attributes:
-        arch: the target of the compiler, and the family's name.
         capabilities: the compute capabilities that run it.
         fp4_conversion: whether it has instructions that convert float32 to E2M1 and back.
         packed_f32: whether it has instructions that compute with two float32 at once.
     """
 
-    arch: str
     capabilities: tuple[str, ...]
     fp4_conversion: bool
     packed_f32: bool
 
 
 FAMILIES = {
-    family.arch: family
-    for family in (
-        Family("sm_90a", ("9.0",), fp4_conversion=False, packed_f32=False),
-        Family("sm_100f", ("10.0", "10.3"), fp4_conversion=True, packed_f32=True),
-        Family("sm_120f", ("12.0", "12.1"), fp4_conversion=True, packed_f32=True),
-    )
+    "sm_90a": Family(("9.0",), fp4_conversion=False, packed_f32=False),
+    "sm_100f": Family(("10.0", "10.3"), fp4_conversion=True, packed_f32=True),
+    "sm_120f": Family(("12.0", "12.1"), fp4_conversion=True, packed_f32=True),
 }
-"""Every family by name. The targets sm_100f and sm_120f give the machine code of sm_100a, sm_103a and sm_120a."""
-
-FAMILY_OF = {capability: family.arch for family in FAMILIES.values() for capability in family.capabilities}
-"""Compute capability -> the name of the family whose kernels run there."""
+"""Every family by the name of the target that it is compiled for. The family targets sm_100f and sm_120f give the
+machine code of sm_100a, sm_103a and sm_120a."""
 
 REQUIREMENTS = {
     "nvidia-cutlass-dsl": "nvidia-cutlass-dsl>=4.8,<5",
@@ -59,6 +51,11 @@ VARIABLE = "JAX_NVFP4_CUDA_ARCHS"
 
 _NO_DEVICE, _STUB_LIBRARY = 100, 34
 _MAJOR, _MINOR = 75, 76  # attributes of a CUDA device
+
+
+def family_of(capability: str) -> str | None:
+    """The family whose kernels run on a compute capability such as "9.0", None if there is none."""
+    return next((name for name, family in FAMILIES.items() if capability in family.capabilities), None)
 
 
 def capabilities() -> list[str]:
@@ -107,7 +104,7 @@ def resolve(asked: str) -> list[str]:
     if asked == "all":
         return list(FAMILIES)
     if asked == "native":
-        found = {capability: FAMILY_OF.get(capability) for capability in capabilities()}
+        found = {capability: family_of(capability) for capability in capabilities()}
         for capability in (c for c, family in found.items() if family is None):
             print(f"jax_nvfp4 has no kernels for this machine's compute capability {capability}", file=sys.stderr)
         return [family for family in FAMILIES if family in found.values()]

@@ -111,7 +111,9 @@ def grouped_quantize_dual(
     amax = _amax_of(x, sizes, spec, amax)
     if col_amax is None and col_spec.rht is None:
         col_amax = amax
-    amaxes = {-1: amax, -2: _amax_of(x, sizes, col_spec, col_amax)}
+    else:
+        col_amax = _amax_of(x, sizes, col_spec, col_amax)
+    amaxes = {-1: amax, -2: col_amax}
     specs = {-1: spec, -2: col_spec}
     row, col = run(x, specs, amaxes, key, origin, groups=(sizes,), zero_tail=_zero_tail(tail))
     return row, col

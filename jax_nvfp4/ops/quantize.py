@@ -80,9 +80,10 @@ def quantize_dual(
     amax = amax_of(x, spec, amax)
     if col_amax is None and spec.scope == col_spec.scope and col_spec.rht is None:
         col_amax = amax
-    amaxes = {-1: amax, -2: amax_of(x, col_spec, col_amax)}
-    is_one_call = _same_scaling(spec, col_spec) and (not spec.is_tile or amaxes[-2] is amax)
-    if is_one_call:
+    else:
+        col_amax = amax_of(x, col_spec, col_amax)
+    amaxes = {-1: amax, -2: col_amax}
+    if _same_scaling(spec, col_spec) and (not spec.is_tile or col_amax is amax):
         row, col = run(x, {-1: spec, -2: col_spec}, amaxes, key, origin)
     else:
         (row,), (col,) = (run(x, {axis: s}, amaxes, key, origin) for axis, s in ((-1, spec), (-2, col_spec)))

@@ -15,9 +15,10 @@ import numpy as np
 import pytest
 
 import jax_nvfp4
-from jax_nvfp4 import NVFP4_2D, ffi, oracle
+from jax_nvfp4 import NVFP4, NVFP4_2D, ffi, oracle
 from jax_nvfp4.mode import Direction, Mode
-from jax_nvfp4.testing import OPS, arrays, assert_same_bytes, make, random_key
+from jax_nvfp4.testing import CASES, Case, arrays, assert_same_bytes, make, random_key
+from jax_nvfp4.testing.cases import COL, DUAL
 
 if jax.default_backend() != "gpu":
     pytest.skip("no GPU", allow_module_level=True)
@@ -124,40 +125,63 @@ def test_waits_for_the_producer_on_the_same_stream():
         assert_same_bytes(result, expected, "oracle")
 
 
-@pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
-def test_repeats_give_the_same_bytes(op):
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_repeats_give_the_same_bytes(case):
     x = jnp.asarray(make("block_spread", (208, 336), "bfloat16"))
-    first = op.run(x)
+    first = case.run(x)
     for _ in range(50):
-        for again, once in zip(op.run(x), first, strict=True):
-            assert_same_bytes(again, once, op.name)
+        for again, once in zip(case.run(x), first, strict=True):
+            assert_same_bytes(again, once, case.name)
 
 
-@pytest.mark.parametrize("what", ["row", "column", "tiles", "qdq"])
-def test_more_than_2_to_the_31_elements(what):
-    rows, columns = 1 << 17, (1 << 14) + 16
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case("amax"),
+        Case("quantize"),
+        Case("quantize", axes=COL),
+        Case("quantize", NVFP4_2D, DUAL),
+        Case("qdq"),
+        Case("dequantize", dtype="bfloat16"),
+    ],
+    ids=lambda case: case.name,
+)
+def test_more_than_2_to_the_31_elements(case):
+    rows, columns = 1 << 17, (1 << 14) + NVFP4.facts.block
     assert rows * columns > 1 << 31
     amax = jnp.float32(5)
     x = jax.jit(lambda key: jax.random.normal(key, (rows, columns), jnp.bfloat16))(jax.random.key(0))
-    tail = x[-128:]
-    if what == "qdq":
-        assert_same_bytes(jax_nvfp4.qdq(x, amax=amax)[-128:], oracle.qdq(np.asarray(tail), amax=np.float32(5)), what)
-        assert jax_nvfp4.amax(x) == jnp.max(jnp.abs(x)).astype(jnp.float32)
+    results = case.call(*case.operands(x, amax))
+    if case.verb == "amax":
+        assert results[0] == jnp.max(jnp.abs(x)).astype(jnp.float32)
         return
-    spec, axis = {"row": (jax_nvfp4.NVFP4, -1), "column": (jax_nvfp4.NVFP4, -2), "tiles": (NVFP4_2D, -2)}[what]
-    t = jax_nvfp4.quantize(x, spec, axis=axis, amax=amax)
-    expected = oracle.quantize(np.asarray(tail), spec, axis=axis, amax=np.float32(5))
-    codes, scales = (t.codes[-128:], t.scales[-128:]) if axis == -1 else (t.codes[:, -64:], t.scales[:, -8:])
-    assert_same_bytes(codes, expected.codes, "codes")
-    assert_same_bytes(scales, expected.scales, "scales")
-    if axis == -1:
-        assert_same_bytes(jax_nvfp4.dequantize(t)[-128:], oracle.dequantize(*expected), "dequantize")
+    tail = 128  # rows of x
+    expected = case.reference(np.asarray(x[-tail:]), np.float32(5))
+    expected = [e for e in expected if np.ndim(e)]  # without the amax
+    transposed = [False] * len(results) if case.verb != "quantize" else [a == -2 for a in case.axes for _ in range(2)]
+    for i, (actual, e, is_transposed) in enumerate(zip(results, expected, transposed, strict=True)):
+        last = actual[:, -e.shape[1] :] if is_transposed else actual[-tail:]
+        assert_same_bytes(last, e, f"result {i}")
+
+
+def test_more_matrices_than_a_grid_has_rows():
+    x = make("normal", ((1 << 16) + 3, 16, 16), "bfloat16")
+    expected = oracle.quantize(x)
+    t = jax_nvfp4.quantize(jnp.asarray(x))
+    for got, wanted in zip(arrays(t), expected, strict=True):
+        assert_same_bytes(got, wanted, "quantize")
+    assert_same_bytes(jax_nvfp4.dequantize(t), oracle.dequantize(*expected), "dequantize")
+    for spec in (jax_nvfp4.NVFP4, NVFP4_2D):
+        assert_same_bytes(jax_nvfp4.qdq(jnp.asarray(x), spec), oracle.qdq(x, spec), "qdq")
+        got = arrays(jax_nvfp4.quantize(jnp.asarray(x), spec, axis=-2))
+        for result, wanted in zip(got, oracle.quantize(x, spec, axis=-2), strict=True):
+            assert_same_bytes(result, wanted, "quantize")
 
 
 def test_nothing_is_compiled_at_run_time():
     """The library is all there is: neither the DSL nor anything it could compile with is loaded by any operation."""
-    for op in OPS:
-        jax.block_until_ready(op.run(jnp.asarray(make("normal", (48, 64), "float32"))))
+    for case in CASES:
+        jax.block_until_ready(case.run(jnp.asarray(make("normal", (48, 64), "float32"))))
     assert not [name for name in sys.modules if name.split(".")[0] in ("cutlass", "triton", "numba")]
     maps = Path("/proc/self/maps").read_text()
     assert "libjax_nvfp4_cuda" in maps
@@ -212,11 +236,11 @@ def test_the_library_names_its_families():
 
 ODD_SIZES = """
 import jax, numpy as np
-from jax_nvfp4.testing import OPS, make
+from jax_nvfp4.testing import CASES, make
 for shape in [(33, 48), (48, 33), (208, 336), (3, 16, 144)]:
     for dtype in ("bfloat16", "float16", "float32"):
-        ops = [op for op in OPS if op.fits(shape)]
-        jax.block_until_ready(jax.jit(lambda x: [op.run(x) for op in ops])(make("block_spread", shape, dtype)))
+        cases = [case for case in CASES if case.fits(shape)]
+        jax.block_until_ready(jax.jit(lambda x: [case.run(x) for case in cases])(make("block_spread", shape, dtype)))
 print("ran")
 """
 

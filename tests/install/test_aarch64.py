@@ -113,13 +113,13 @@ def calls(monkeypatch) -> list[Call]:
 
 def test_cpu_handlers_give_the_same_bytes(calls, caller, tmp_path):
     shape = (144, 80)
-    for op in testing.OPS:
-        for dtype in op.dtypes:
+    for case in testing.CASES:
+        for dtype in case.dtypes:
             x = np.stack([testing.make(family, shape, dtype) for family in testing.FAMILIES])
             with jax.disable_jit():
-                for got, expected in zip(op.run(jax.numpy.asarray(x)), op.reference(x), strict=True):
-                    assert_same_bytes(got, expected, op.name)  # so what was recorded is what the oracle says
-    assert len(calls) > len(testing.OPS)
+                for got, expected in zip(case.run(jax.numpy.asarray(x)), case.reference(x), strict=True):
+                    assert_same_bytes(got, expected, case.name)  # so what was recorded is what the oracle says
+    assert len(calls) > len(testing.CASES)
     library = build(tmp_path, "") / "libjax_nvfp4_cpu.so"
     output = run(*EMULATOR, caller, library, input=b"".join(call.encode() for call in calls))
     for call in calls:

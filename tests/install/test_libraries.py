@@ -25,7 +25,11 @@ except RuntimeError as error:
     print(error)
 """
 OTHER_HEADERS = "jax.ffi.include_dir = lambda: sys.argv[1]"
-OTHER_FOLDER = "from jax_nvfp4 import ffi\nffi.directory = lambda: Path(sys.argv[1])"
+OTHER_FOLDER = """
+from importlib import resources
+files = resources.files
+resources.files = lambda package: Path(sys.argv[1]) if package == "jax_nvfp4" else files(package)
+"""
 
 
 def header(folder, major: int, minor: int):
@@ -56,15 +60,20 @@ def test_headers_without_a_version(run_script, tmp_path):
     assert "c_api.h" in run_script(SCRIPT.format(change=OTHER_HEADERS), tmp_path)
 
 
+def native_file(package):
+    (package / "_native").mkdir()
+    return package / "_native" / ffi.LIBRARIES["cpu"]
+
+
 def test_a_library_of_an_older_package(run_script, tmp_path):
     maps = open("/proc/self/maps").read().split()
     libc = next(word for word in maps if word.endswith("libc.so.6"))
-    (tmp_path / ffi.LIBRARIES["cpu"]).symlink_to(libc)
+    native_file(tmp_path).symlink_to(libc)
     assert "is older than this package. Fix: pip install" in run_script(SCRIPT.format(change=OTHER_FOLDER), tmp_path)
 
 
 def test_a_file_that_is_no_library(run_script, tmp_path):
-    (tmp_path / ffi.LIBRARIES["cpu"]).write_text("")
+    native_file(tmp_path).write_text("")
     assert "file too short. Fix: pip install" in run_script(SCRIPT.format(change=OTHER_FOLDER), tmp_path)
 
 

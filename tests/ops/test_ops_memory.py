@@ -8,19 +8,20 @@ import numpy as np
 import pytest
 
 import jax_nvfp4
-from jax_nvfp4 import NVFP4_2D, QuantSpec, oracle
-from jax_nvfp4.testing import OPS, assert_same_bytes, make
+from jax_nvfp4 import NVFP4, NVFP4_2D, oracle
+from jax_nvfp4.testing import CASES, Case, assert_same_bytes, make
+from jax_nvfp4.testing.cases import COL, DUAL, ROW_SCOPE, SWIZZLED
 
-SWIZZLED = QuantSpec(scale_layout="swizzled")
-
-FEW_OPS = (
-    "amax-tensor",
-    "quantize-rowwise-1x16-row_scope",
-    "quantize-columnwise-1x16-stochastic",
-    "quantize_dual-linear",
-    "qdq-rowwise-1x16",
-    "dequantize-columnwise-1x16-float32",
+BLOCK = NVFP4.facts.block
+FEW = (
+    Case("amax"),
+    Case("quantize", ROW_SCOPE),
+    Case("quantize", axes=COL, is_stochastic=True),
+    Case("quantize", NVFP4_2D, DUAL),
+    Case("qdq"),
+    Case("dequantize", axes=COL, dtype="float32"),
 )
+"""One of each kind of access to memory."""
 
 VIEWS = {
     "column slice": lambda x: x[:, 16:80],
@@ -39,12 +40,10 @@ def test_views(view, under):
     """vllm-project/vllm#49092: a strided operand read as if it were contiguous."""
     x = jnp.asarray(make("normal", (96, 128), "float32"))
     take, maybe_jit = VIEWS[view], jax.jit if under == "jit" else lambda f: f
-    for op in OPS:
-        if op.name not in FEW_OPS:
-            continue
-        operand, results = maybe_jit(lambda x, op=op: (take(x), op.run(take(x))))(x)
-        for actual, expected in zip(results, op.reference(np.asarray(operand)), strict=True):
-            assert_same_bytes(actual, expected, f"{op.name} of {view}")
+    for case in FEW:
+        operand, results = maybe_jit(lambda x, case=case: (take(x), case.run(take(x))))(x)
+        for actual, expected in zip(results, case.reference(np.asarray(operand)), strict=True):
+            assert_same_bytes(actual, expected, f"{case.name} of {view}")
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
@@ -62,7 +61,7 @@ def test_swizzle_padding_is_zero(rows, columns):
     """flashinfer-ai/flashinfer#2726, vllm-project/vllm#47587: padding left as it was in memory."""
     x = make("normal", (rows, columns), "bfloat16")
     expected = oracle.quantize(x, SWIZZLED).scales
-    padding = oracle.swizzle_scales(np.ones((rows, columns // 16), np.uint8)) == 0
+    padding = oracle.swizzle_scales(np.ones((rows, columns // BLOCK), np.uint8)) == 0
     for _ in range(2):
         stale = [jnp.full(expected.shape, 0xFF, jnp.uint8) for _ in range(20)]
         jax.block_until_ready(stale)
@@ -72,29 +71,29 @@ def test_swizzle_padding_is_zero(rows, columns):
         assert_same_bytes(scales, expected, "scales")
 
 
-def test_swizzle_padding_is_zero_in_every_mode():
-    stale = QuantSpec(block=(16, 16), scale_layout="swizzled")
+@pytest.mark.parametrize(
+    "case", [case for case in CASES if case.verb == "quantize" and case.is_swizzled], ids=lambda case: case.name
+)
+def test_swizzle_padding_is_zero_in_every_mode(case):
     x = make("normal", (48, 80), "float32")
-    for t in (*jax_nvfp4.quantize_dual(x, stale), jax_nvfp4.quantize(x, SWIZZLED, axis=-2, key=jax.random.key(0))):
-        rows, columns = t.codes.shape[-2], t.codes.shape[-1] // 8
-        padding = oracle.swizzle_scales(np.ones((rows, columns), np.uint8)) == 0
-        assert padding.any() and not np.asarray(t.scales).view(np.uint8)[padding].any()
+    for axis, scales in zip(case.axes, case.call(x)[1::2], strict=True):
+        rows, columns = x.shape if axis == -1 else x.shape[::-1]
+        padding = oracle.swizzle_scales(np.ones((rows, columns // BLOCK), np.uint8)) == 0
+        assert padding.any() and not np.asarray(scales).view(np.uint8)[padding].any()
 
 
 def test_eight_threads_at_once():
     operands = [make("normal", (256, 512), "bfloat16", seed) for seed in range(8)]
-    ops = [op for op in OPS if op.name in ("quantize-rowwise-1x16", "quantize-columnwise-1x16-stochastic")]
-    ops += [op for op in OPS if op.name.startswith(("quantize_dual-linear", "qdq", "amax"))]
-    expected = [[op.reference(x) for op in ops] for x in operands]
+    expected = [[case.reference(x) for case in FEW] for x in operands]
 
     def work(x):
-        return [[np.asarray(r) for r in op.run(jnp.asarray(x))] for _ in range(5) for op in ops]
+        return [[np.asarray(r) for r in case.run(jnp.asarray(x))] for _ in range(5) for case in FEW]
 
     with ThreadPoolExecutor(8) as pool:
         for results, references in zip(pool.map(work, operands), expected, strict=True):
             for i, result in enumerate(results):
-                for actual, e in zip(result, references[i % len(ops)], strict=True):
-                    assert_same_bytes(actual, e, ops[i % len(ops)].name)
+                for actual, e in zip(result, references[i % len(FEW)], strict=True):
+                    assert_same_bytes(actual, e, FEW[i % len(FEW)].name)
 
 
 def test_the_calling_thread_keeps_its_subnormals():

@@ -11,83 +11,89 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jax_nvfp4
-from jax_nvfp4 import NVFP4, NVFP4_2D, BlockScaled, QuantSpec, oracle
+from jax_nvfp4 import NVFP4, NVFP4_2D, BlockScaled, oracle
 from jax_nvfp4.formats import FLOAT_DTYPES
-from jax_nvfp4.ops.quantize import _stochastic
-from jax_nvfp4.testing import FAMILIES, OPS, arrays, assert_same_bytes, key_words, make, random_key
+from jax_nvfp4.ops.quantize import _quantize
+from jax_nvfp4.testing import CASES, FAMILIES, arrays, assert_same_bytes, key_words, make, random_key
+from jax_nvfp4.testing.cases import DUAL, SWIZZLED
 
 SHAPES = [(1, 16), (16, 1), (33, 48), (48, 33), (160, 144), (2, 3, 32, 64)]
 LARGE_SHAPES = [(129, 2880), (2880, 129), (304, 272), (1, 65536), (65536, 16), (16, 65536), (5, 256, 512), (1024, 2048)]
-ROW_SCOPE = QuantSpec(scope="row")
 KNOWN_BLOCK = np.array(
     [int(w, 16) for w in "bf4d bf33 bf1a bf00 becd be9a be4d bdcd 0 3dcd 3e4d 3e9a 3ecd 3f00 3f1a 3f33".split()],
     np.uint16,
 ).view(ml_dtypes.bfloat16)
-SPECS = [(NVFP4, -1), (NVFP4, -2), (NVFP4_2D, -1), (NVFP4_2D, -2), (ROW_SCOPE, -1)]
+SPECS = [
+    (case.spec, *case.axes)
+    for case in CASES
+    if case.verb == "quantize" and not (case.is_dual or case.is_stochastic or case.is_swizzled)
+]
 
 
 def name(value):
     return value.name if hasattr(value, "name") else str(value).replace(" ", "")
 
 
-def check(op, x, what=""):
-    actual, expected = op.run(jnp.asarray(x)), op.reference(x)
+def check(case, x, what=""):
+    actual, expected = case.run(jnp.asarray(x)), case.reference(x)
     for i, (a, e) in enumerate(zip(actual, expected, strict=True)):
-        assert_same_bytes(a, e, f"{op.name} result {i} of {what} {x.shape} {x.dtype}")
+        assert_same_bytes(a, e, f"{case.name} result {i} of {what} {x.shape} {x.dtype}")
 
 
-@pytest.mark.parametrize(
-    "op, shape, dtype",
-    [case for case in itertools.product(OPS, SHAPES, FLOAT_DTYPES) if case[0].fits(case[1])],
-    ids=name,
-)
-def test_equals_oracle(op, shape, dtype):
+def fitting(shapes):
+    """Every case with every shape that it takes and every dtype."""
+    return [
+        (case, shape, dtype)
+        for case, shape in itertools.product(CASES, shapes)
+        if case.fits(shape)
+        for dtype in case.dtypes
+    ]
+
+
+@pytest.mark.parametrize("case, shape, dtype", fitting(SHAPES), ids=name)
+def test_equals_oracle(case, shape, dtype):
     for seed, family in enumerate(FAMILIES):
-        check(op, make(family, shape, dtype, seed), family)
+        check(case, make(family, shape, dtype, seed), family)
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(
-    "op, shape, dtype",
-    [case for case in itertools.product(OPS, LARGE_SHAPES, FLOAT_DTYPES) if case[0].fits(case[1])],
-    ids=name,
-)
-def test_equals_oracle_on_large_shapes(op, shape, dtype):
+@pytest.mark.parametrize("case, shape, dtype", fitting(LARGE_SHAPES), ids=name)
+def test_equals_oracle_on_large_shapes(case, shape, dtype):
     for seed, family in enumerate(FAMILIES):
-        check(op, make(family, shape, dtype, seed + 100), family)
+        check(case, make(family, shape, dtype, seed + 100), family)
 
 
-@pytest.mark.parametrize("op", OPS, ids=name)
-def test_jit_equals_eager(op):
+@pytest.mark.parametrize("case", CASES, ids=name)
+def test_jit_equals_eager(case):
     x = jnp.asarray(make("block_spread", (160, 144), "bfloat16"))
-    for jitted, eager in zip(jax.jit(op.run)(x), op.run(x), strict=True):
-        assert_same_bytes(jitted, eager, op.name)
+    for jitted, eager in zip(jax.jit(case.run)(x), case.run(x), strict=True):
+        assert_same_bytes(jitted, eager, case.name)
 
 
-@pytest.mark.parametrize("op", OPS, ids=name)
+@pytest.mark.parametrize("case", CASES, ids=name)
 @pytest.mark.parametrize("shape", [(0, 16), (16, 0), (0, 32, 16), (2, 0, 48)], ids=name)
-def test_empty_operands_give_empty_results(op, shape):
-    check(op, np.zeros(shape, np.float32))
+def test_empty_operands_give_empty_results(case, shape):
+    check(case, np.zeros(shape, np.float32))
 
 
 @settings(max_examples=10, deadline=None)
 @given(
-    op=st.sampled_from(OPS),
+    case=st.sampled_from(CASES),
     batch=st.lists(st.integers(1, 3), max_size=2),
     blocks=st.tuples(st.integers(0, 20), st.integers(0, 20)),
     family=st.sampled_from(list(FAMILIES)),
     dtype=st.sampled_from(FLOAT_DTYPES),
 )
-def test_any_shape(op, batch, blocks, family, dtype):
-    shape = (*batch, *(n * multiple for n, multiple in zip(blocks, op.multiples, strict=True)))
-    check(op, make(family, shape, dtype), family)
+def test_any_shape(case, batch, blocks, family, dtype):
+    shape = (*batch, *(n * multiple for n, multiple in zip(blocks, case.multiples, strict=True)))
+    check(case, make(family, shape, dtype), family)
 
 
 @settings(max_examples=100, deadline=None)
-@given(op=st.sampled_from(OPS), dtype=st.sampled_from(FLOAT_DTYPES), data=st.binary(min_size=2048, max_size=2048))
-def test_any_bits(op, dtype, data):
+@given(case=st.sampled_from(CASES), dtype=st.sampled_from(FLOAT_DTYPES), data=st.binary(min_size=2048, max_size=2048))
+def test_any_bits(case, dtype, data):
     dtype = np.dtype(dtype)
-    check(op, np.frombuffer(data, dtype)[:512].reshape(16, 32))
+    check(case, np.frombuffer(data, dtype)[:512].reshape(16, 32))
 
 
 @settings(max_examples=100, deadline=None)
@@ -159,9 +165,9 @@ def test_known_answer_of_stochastic_rounding():
     """Section 13: block 3 of column 5 with key words (1, 2)."""
     x = np.zeros((64, 6), ml_dtypes.bfloat16)
     x[48:, 5] = KNOWN_BLOCK
-    codes, _ = _stochastic(
-        jnp.asarray(x), jnp.float32(2.5), jnp.array([1, 2], jnp.uint32), jnp.zeros(3, jnp.uint32), -2, NVFP4
-    )
+    mode = NVFP4.mode(-2, stochastic=True)
+    seed, origin = jnp.array([1, 2], jnp.uint32), jnp.zeros(3, jnp.uint32)
+    codes, _ = _quantize(jnp.asarray(x), jnp.float32(2.5), seed, origin, mode=mode)
     assert np.asarray(codes[5, 24:]).tobytes().hex(" ") == "ff de cd 9b 10 43 65 77"
 
 
@@ -187,12 +193,12 @@ def test_origin_continues_the_random_stream(axis):
 def test_batch_elements_have_their_own_amax():
     """Section 2, scopes: a batch is a loop over its matrices."""
     x = make("normal", (3, 32, 64), "bfloat16") * np.array([1, 100, 1e-3], ml_dtypes.bfloat16)[:, None, None]
-    for op in OPS:
-        if "stochastic" in op.name:
+    for case in CASES:
+        if case.is_stochastic:  # draws by its batch index
             continue
-        loop = [op.run(jnp.asarray(matrix)) for matrix in x]
-        for batched, one_by_one in zip(op.run(jnp.asarray(x)), zip(*loop, strict=True), strict=True):
-            assert_same_bytes(batched, np.stack(one_by_one), op.name)
+        loop = [case.run(jnp.asarray(matrix)) for matrix in x]
+        for batched, one_by_one in zip(case.run(jnp.asarray(x)), zip(*loop, strict=True), strict=True):
+            assert_same_bytes(batched, np.stack(one_by_one), case.name)
 
 
 def test_any_axis_spelling():
@@ -211,6 +217,14 @@ def test_dual_directions_share_their_codes():
     scales = np.asarray(row.scales).view(np.uint8).reshape(4, 16, 6)
     assert (scales == scales[:, :1]).all()
     assert_same_bytes(scales[:, 0].T, np.asarray(column.scales).view(np.uint8)[::16], "scales")
+
+
+def test_dual_outputs_have_layouts_of_their_own():
+    x = jnp.asarray(make("normal", (48, 80), "bfloat16"))
+    for spec, col_spec in ((NVFP4, SWIZZLED), (SWIZZLED, NVFP4)):
+        for t, axis, s in zip(jax_nvfp4.quantize_dual(x, spec, col_spec=col_spec), DUAL, (spec, col_spec), strict=True):
+            for a, e in zip(arrays(t), oracle.quantize(np.asarray(x), s, axis=axis), strict=True):
+                assert_same_bytes(a, e, f"axis {axis} of {spec.scale_layout} rows")
 
 
 def test_dual_of_1x16_blocks_is_two_quantizes():

@@ -4,8 +4,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from jax_nvfp4.formats import NVFP4_FORMAT
 from jax_nvfp4.oracle import e2m1, quantize
-from jax_nvfp4.testing import FAMILIES, assert_same_bytes, make
+from jax_nvfp4.testing import FAMILIES, assert_same_bytes, make, sqnr
 
 SHAPES = [(33, 48), (16, 7), (3, 2, 32, 64), (0, 16), (16, 0)]
 
@@ -41,7 +42,7 @@ def test_ties_lie_on_every_midpoint_and_beside_it():
     x = make("ties", (256, 256), "float32")
     q = quantize(x)
     assert q.amax == 2688 and len(np.unique(q.scales.view(np.uint8))) == 126
-    scaled = np.abs(x) / np.repeat(q.scales.astype(np.float32), 16, axis=-1)
+    scaled = np.abs(x) / np.repeat(q.scales.astype(np.float32), NVFP4_FORMAT.block, axis=-1)
     for midpoint in e2m1.MIDPOINTS:
         assert (scaled == midpoint).sum() > 1000
         assert (np.abs(scaled / midpoint - 1) < 1e-6).sum() > (scaled == midpoint).sum() + 1000
@@ -60,3 +61,10 @@ def test_same_bytes_reports_the_first_difference():
         assert_same_bytes(expected, expected.T, "y")
     nan = np.full(3, np.nan, np.float32)
     assert_same_bytes(nan, nan.copy(), "nan")
+
+
+def test_sqnr():
+    expected = np.array([[3.0, -4.0]])
+    assert sqnr(expected * 1.1, expected) == pytest.approx(20)
+    assert sqnr(expected * 0, expected) == pytest.approx(0)
+    assert sqnr(expected, expected * 1e-3) < -59  # the noise of an estimate that is far too large

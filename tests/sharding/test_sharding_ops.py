@@ -1,5 +1,7 @@
 """Every operation on a sharded operand gives the bytes of the whole one, and gathers nothing where blocks are whole."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,8 +9,9 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import jax_nvfp4
-from jax_nvfp4 import NVFP4, NVFP4_2D, QuantSpec, oracle
-from jax_nvfp4.testing import OPS, arrays, assert_same_bytes, key_words, make, random_key
+from jax_nvfp4 import NVFP4, NVFP4_2D, oracle
+from jax_nvfp4.testing import CASES, Case, arrays, assert_same_bytes, key_words, make, random_key
+from jax_nvfp4.testing.cases import COL, DUAL, SWIZZLED
 
 LAYOUTS = {
     "rows": ((-1,), (256, 256), ("a", None)),
@@ -19,67 +22,63 @@ LAYOUTS = {
     "batch": ((-1,), (8, 32, 64), ("a", None, None)),
     "batch and rows": ((-1, 2), (8, 32, 64), ("a", "b", None)),
 }
-FEW_OPS = ("amax-tensor", "quantize-rowwise-1x16", "quantize-columnwise-1x16-stochastic", "quantize_dual-linear")
-CASES = [
-    (op, layout)
-    for op in OPS
+FEW = (Case("amax"), Case("quantize"), Case("quantize", axes=COL, is_stochastic=True), Case("quantize", NVFP4_2D, DUAL))
+SHARDED = [
+    (case, layout)
+    for case in CASES
     for layout in LAYOUTS
-    if layout in ("rows", "columns", "batch and rows") or op.name in FEW_OPS
+    if layout in ("rows", "columns", "batch and rows") or case in FEW
 ]
-SWIZZLED = QuantSpec(scale_layout="swizzled")
 
 
 def name(value):
     return getattr(value, "name", str(value))
 
 
-def holds_whole_blocks(op, shape, spec, mesh):
-    """Whether every shard can be computed alone."""
-    for dim in (-2, -1):
-        axes = spec[dim] if isinstance(spec[dim], tuple) else (spec[dim],)
-        shards = int(np.prod([mesh.shape[a] for a in axes if a]))
-        piece = op.multiples[dim]
-        if "swizzled" in op.name and shards > 1:
-            rows_of_scales = -2 if "rowwise" in op.name else -1
-            piece = 128 if dim == rows_of_scales and "dual" not in op.name else shape[dim]
-        if shape[dim] // shards % piece:
-            return False
-    return True
+def shards(spec, mesh) -> tuple[int, int]:
+    """Into how many pieces M and K are split."""
+    rows, columns = (axes if isinstance(axes, tuple) else (axes,) for axes in spec[-2:])
+    return tuple(math.prod(mesh.shape[a] for a in axes if a) for axes in (rows, columns))
 
 
-def check(op, x, results):
-    for i, (actual, expected) in enumerate(zip(results, op.reference(x), strict=True)):
-        assert_same_bytes(actual, expected, f"{op.name} result {i}")
+def is_unswizzled_by_xla(case) -> bool:
+    """Whether scales are brought back to rows first, by a reshape that is XLA's to partition."""
+    return case.reads_codes and case.is_swizzled
+
+
+def check(case, x, results):
+    for i, (actual, expected) in enumerate(zip(results, case.reference(x), strict=True)):
+        assert_same_bytes(actual, expected, f"{case.name} result {i}")
         for shard in actual.addressable_shards:  # replicas too
-            assert_same_bytes(shard.data, expected[shard.index], f"{op.name} result {i} on {shard.device}")
+            assert_same_bytes(shard.data, expected[shard.index], f"{case.name} result {i} on {shard.device}")
 
 
-@pytest.mark.parametrize("op, layout", CASES, ids=name)
-def test_auto_axes(op, layout, make_mesh, put):
+@pytest.mark.parametrize("case, layout", SHARDED, ids=name)
+def test_auto_axes(case, layout, make_mesh, put):
     """jax-ml/jax#38551, marin-community/marin#6470: a sharded operand of a custom call gathered silently."""
     shape, dims, spec = LAYOUTS[layout]
     mesh = make_mesh(*shape)
     x = make("outlier", dims, "bfloat16")
     sharded = put(x, mesh, *spec)
-    program = jax.jit(op.run).lower(sharded).compile()
-    check(op, x, program(sharded))
-    # unswizzle_scales is XLA's to partition
-    if holds_whole_blocks(op, dims, spec, mesh) and not op.name.startswith("dequantize-rowwise-1x16-swizzled"):
+    program = jax.jit(case.run).lower(sharded).compile()
+    check(case, x, program(sharded))
+    if case.holds_whole_blocks(dims, shards(spec, mesh)) and not is_unswizzled_by_xla(case):
         assert "all-gather(" not in program.as_text()
 
 
-@pytest.mark.parametrize("op, layout", [case for case in CASES if "swizzled" not in case[0].name], ids=name)
-def test_explicit_axes(op, layout, make_mesh, put):
+@pytest.mark.parametrize("case, layout", [pair for pair in SHARDED if not is_unswizzled_by_xla(pair[0])], ids=name)
+def test_explicit_axes(case, layout, make_mesh, put):
     shape, dims, spec = LAYOUTS[layout]
     mesh = make_mesh(*shape, explicit=True)
     x = make("outlier", dims, "bfloat16")
     with jax.set_mesh(mesh):
         sharded = put(x, mesh, *spec)
-        if holds_whole_blocks(op, dims, spec, mesh):
-            check(op, x, jax.jit(op.run)(sharded))
+        cut = case.cut(dims, shards(spec, mesh))
+        if cut is None:
+            check(case, x, jax.jit(case.run)(sharded))
         else:
-            with pytest.raises(ValueError, match=r"cuts blocks of 16: replicate it first"):
-                jax.jit(op.run)(sharded)
+            with pytest.raises(ValueError, match=rf"cuts blocks of {cut}: replicate it first"):
+                jax.jit(case.run)(sharded)
 
 
 @pytest.mark.parametrize("explicit", [False, True], ids=["auto", "explicit"])

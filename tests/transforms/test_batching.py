@@ -7,7 +7,7 @@ import pytest
 
 import jax_nvfp4
 from jax_nvfp4 import NVFP4_2D, NVFP4_QAT, NVFP4_TRAINING, oracle
-from jax_nvfp4.testing import OPS, arrays, assert_same_bytes, key_words, make, random_key
+from jax_nvfp4.testing import CASES, arrays, assert_same_bytes, key_words, make, random_key
 
 
 def operand(shape=(3, 32, 64), dtype="bfloat16"):
@@ -16,21 +16,21 @@ def operand(shape=(3, 32, 64), dtype="bfloat16"):
 
 
 @pytest.mark.parametrize("in_axis", [0, 1, 2])
-@pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
-def test_vmap_is_the_batched_operation(op, in_axis):
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_vmap_is_the_batched_operation(case, in_axis):
     x = operand()
-    actual = jax.vmap(op.run, in_axes=in_axis)(jnp.moveaxis(x, 0, in_axis))
-    for a, expected in zip(actual, op.reference(x), strict=True):
-        assert_same_bytes(a, expected, op.name)
+    actual = jax.vmap(case.run, in_axes=in_axis)(jnp.moveaxis(x, 0, in_axis))
+    for a, expected in zip(actual, case.reference(x), strict=True):
+        assert_same_bytes(a, expected, case.name)
 
 
-@pytest.mark.parametrize("op", [op for op in OPS if "float16" not in op.name], ids=lambda op: op.name)
-def test_nested_vmap_under_jit(op):
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_nested_vmap_under_jit(case):
     """The outermost axis is the slowest part of the batch index, whatever axis of the operand it was."""
     x = operand((2, 3, 2, 16, 32))
-    nested = jax.jit(jax.vmap(jax.vmap(op.run, in_axes=2)))(jnp.moveaxis(x, 1, 3))
-    for a, expected in zip(nested, op.reference(x), strict=True):
-        assert_same_bytes(a, expected, op.name)
+    nested = jax.jit(jax.vmap(jax.vmap(case.run, in_axes=2)))(jnp.moveaxis(x, 1, 3))
+    for a, expected in zip(nested, case.reference(x), strict=True):
+        assert_same_bytes(a, expected, case.name)
 
 
 def test_out_axes():

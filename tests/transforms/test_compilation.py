@@ -7,7 +7,8 @@ import pytest
 
 import jax_nvfp4
 from jax_nvfp4 import NVFP4, QuantSpec, Recipe
-from jax_nvfp4.testing import OPS, make
+from jax_nvfp4.testing import CASES, make
+from jax_nvfp4.testing.cases import SWIZZLED
 
 CACHED = """
 import sys
@@ -48,11 +49,11 @@ def test_second_process_compiles_nothing(path, tmp_path, run_script):
     assert entries[0] and entries[0] == entries[1]
 
 
-@pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
-def test_repeated_calls_do_not_compile(op, count_events):
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_repeated_calls_do_not_compile(case, count_events):
     x = jnp.asarray(make("normal", (32, 64), "bfloat16"))
-    jax.block_until_ready(op.run(x))
-    assert count_events(lambda: [op.run(x) for _ in range(5)]) == {"traces": 0, "compilations": 0}
+    jax.block_until_ready(case.run(x))
+    assert count_events(lambda: [case.run(x) for _ in range(5)]) == {"traces": 0, "compilations": 0}
 
 
 def test_equal_specs_share_a_program(count_events):
@@ -83,25 +84,25 @@ def test_jitted_step_is_traced_once(count_events):
 
 
 @pytest.mark.parametrize("platform", ["tpu", "rocm"])
-@pytest.mark.parametrize("op", [OPS[0], OPS[2], OPS[3], OPS[-1]], ids=lambda op: op.name)
-def test_platform_without_handlers(op, platform):
+@pytest.mark.parametrize("case", {case.verb: case for case in CASES}.values(), ids=lambda case: case.verb)
+def test_platform_without_handlers(case, platform):
     """jax-ml/jax#38196: a message of the compiler instead of one that names the platform."""
-    traced = jax.jit(op.run).trace(jax.ShapeDtypeStruct((32, 64), jnp.float32))
-    with pytest.raises(NotImplementedError, match=f"nvfp4_.* runs on CPU and on NVIDIA GPUs, not on {platform}"):
+    traced = jax.jit(case.run).trace(jax.ShapeDtypeStruct((32, 64), jnp.float32))
+    with pytest.raises(NotImplementedError, match=rf"nvfp4_\w+ runs on CPU and on NVIDIA GPUs, not on {platform}"):
         traced.lower(lowering_platforms=(platform,))
 
 
-@pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
-def test_predicted_shapes(op):
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_predicted_shapes(case):
     """flashinfer-ai/flashinfer#3927: a padded buffer reported with its logical shape."""
     for shape in ((33, 48), (48, 33), (160, 144), (2, 3, 32, 64)):
-        if op.fits(shape):
+        if case.fits(shape):
             x = jnp.zeros(shape, jnp.float32)
-            predicted, actual = jax.eval_shape(op.run, x), op.run(x)
+            predicted, actual = jax.eval_shape(case.run, x), case.run(x)
             assert [(a.shape, a.dtype) for a in predicted] == [(a.shape, a.dtype) for a in actual]
 
 
 def test_swizzled_shape_table():
     x = np.zeros((33, 48), np.float32)
-    for spec, shape in ((QuantSpec(scale_layout="swizzled"), (128, 4)), (NVFP4, (33, 3))):
+    for spec, shape in ((SWIZZLED, (128, 4)), (NVFP4, (33, 3))):
         assert jax.eval_shape(lambda x, spec=spec: jax_nvfp4.quantize(x, spec), x).scales.shape == shape

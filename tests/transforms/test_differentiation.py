@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 
 import jax_nvfp4
-from jax_nvfp4 import NVFP4, NVFP4_2D, NVFP4_QAT, NVFP4_TRAINING, QuantSpec
-from jax_nvfp4.testing import assert_same_bytes, make
+from jax_nvfp4 import NVFP4_QAT, NVFP4_TRAINING
+from jax_nvfp4.testing import CASES, Case, assert_same_bytes, make
+from jax_nvfp4.testing.cases import DUAL
 
-SPECS = [NVFP4, NVFP4_2D, QuantSpec(scope="row")]
 
-
-@pytest.mark.parametrize("spec", SPECS, ids=str)
+@pytest.mark.parametrize("spec", [case.spec for case in CASES if case.verb == "qdq"], ids=str)
 @pytest.mark.parametrize("family", ["normal", "zeros", "block_spread", "nan_block"])
 def test_qdq_is_straight_through(spec, family):
     x = jnp.asarray(make(family, (32, 64), "bfloat16"))
@@ -49,30 +48,32 @@ def test_amax_is_a_constant():
     assert gradient == 0
 
 
-NOT_DIFFERENTIABLE = {
-    "quantize": lambda x: jax_nvfp4.quantize(x).scales.astype(jnp.float32).sum(),
-    "quantize columnwise": lambda x: jax_nvfp4.quantize(x, axis=-2).scales.astype(jnp.float32).sum(),
-    "stochastic": lambda x: jax_nvfp4.quantize(x, key=jax.random.key(0)).scales.astype(jnp.float32).sum(),
-    "quantize_dual": lambda x: jax_nvfp4.quantize_dual(x, NVFP4_2D)[1].scales.astype(jnp.float32).sum(),
-    "quantize, then dequantize": lambda x: jax_nvfp4.dequantize(jax_nvfp4.quantize(x), jnp.float32).sum(),
+REFUSED = [case for case in CASES if case.verb in ("quantize", "dequantize", "decode")]
+HOW = {
+    "grad": lambda f, x: jax.grad(f)(x),
+    "jvp": lambda f, x: jax.jvp(f, (x,), (x,)),
+    "jit(grad)": lambda f, x: jax.jit(jax.grad(f))(x),
+    "vmap(grad)": lambda f, x: jax.vmap(jax.grad(f))(x[None]),
+    "linearize": lambda f, x: jax.linearize(f, x),
 }
 
 
-@pytest.mark.parametrize("name", NOT_DIFFERENTIABLE)
-@pytest.mark.parametrize("how", ["grad", "jvp", "jit(grad)", "vmap(grad)", "linearize"])
-def test_quantize_has_no_derivative(name, how):
+@pytest.mark.parametrize(
+    "case, how",
+    [(case, "grad") for case in REFUSED] + [(Case("quantize", axes=DUAL), how) for how in HOW if how != "grad"],
+    ids=lambda value: getattr(value, "name", value),
+)
+def test_quantized_results_have_no_derivative(case, how):
     """jax-ml/jax#18931: a cotangent that crosses an fp8 payload is cast to fp8, silently."""
-    f = NOT_DIFFERENTIABLE[name]
-    x = jnp.asarray(make("normal", (2, 32, 64) if how == "vmap(grad)" else (32, 64), "float32"))
+
+    def f(x):  # of the scales, or of the numbers
+        return case.call(*case.operands(x))[-1].astype(jnp.float32).sum()
+
+    x = jnp.asarray(make("normal", (32, 64), "float32"))
     with pytest.raises(TypeError, match=r"jax_nvfp4\.dot .* jax_nvfp4\.qdq .*stop_gradient"):
-        {
-            "grad": lambda: jax.grad(f)(x),
-            "jvp": lambda: jax.jvp(f, (x,), (x,)),
-            "jit(grad)": lambda: jax.jit(jax.grad(f))(x),
-            "vmap(grad)": lambda: jax.vmap(jax.grad(f))(x),
-            "linearize": lambda: jax.linearize(f, x),
-        }[how]()
-    jax.grad(lambda x: f(jax.lax.stop_gradient(x)) * x.sum())(x)
+        HOW[how](f, x)
+    gradient = jax.grad(lambda x: f(jax.lax.stop_gradient(x)) * x.sum())(x)
+    assert_same_bytes(gradient, np.full(x.shape, f(x)), "gradient beside a constant")
 
 
 @pytest.mark.parametrize("restore", [jax_nvfp4.dequantize, jax_nvfp4.decode])

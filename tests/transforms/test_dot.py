@@ -7,16 +7,10 @@ import pytest
 
 import jax_nvfp4
 from jax_nvfp4 import NVFP4_2D, NVFP4_QAT, NVFP4_TRAINING, Recipe, oracle
-from jax_nvfp4.testing import assert_same_bytes, make
+from jax_nvfp4.testing import assert_same_bytes, make, sqnr
 
 DTYPES = ["bfloat16", "float16", "float32"]
 X, W, DY = (make("normal", shape, "float32", seed) for seed, shape in enumerate([(256, 384), (128, 384), (256, 128)]))
-
-
-def sqnr(actual, expected):
-    """Signal to quantization noise in dB."""
-    actual, expected = np.asarray(actual, np.float64), np.asarray(expected, np.float64)
-    return 10 * np.log10((expected**2).sum() / ((actual - expected) ** 2).sum())
 
 
 def products(x, w, dy, recipe=NVFP4_TRAINING, key=None):

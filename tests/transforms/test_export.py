@@ -7,8 +7,9 @@ import pytest
 from jax import export
 
 import jax_nvfp4
-from jax_nvfp4 import NVFP4_2D, QuantSpec, oracle
+from jax_nvfp4 import NVFP4_2D, oracle
 from jax_nvfp4.testing import arrays, assert_same_bytes, key_words, make
+from jax_nvfp4.testing.cases import SWIZZLED
 
 RUN = """
 import sys
@@ -20,7 +21,6 @@ x = np.load(sys.argv[2])
 results = [np.asarray(r) for r in program.call(x)]
 np.savez(sys.argv[3], *[r.view(np.uint8) if r.dtype.itemsize == 1 else r for r in results])
 """
-SWIZZLED = QuantSpec(scale_layout="swizzled")
 
 
 def program(x):

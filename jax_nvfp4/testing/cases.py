@@ -1,0 +1,223 @@
+"""The one table of cases: every public operation in every mode, beside what the oracle says it returns.
+
+Tests, sharding tests, GPU tests, doctor and both benches run over `CASES`. What a test needs to know about a case it
+asks the case: names are for people to read, and nothing is ever looked up in one. To add a mode, give `QuantSpec` its
+new field and `CASES` its rows; to add an operation, a branch in `call` and in `reference` as well.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass, fields, replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import jax_nvfp4
+from jax_nvfp4 import oracle
+from jax_nvfp4.formats import FLOAT_DTYPES
+from jax_nvfp4.mode import VERBS, Mode, blocks
+from jax_nvfp4.spec import NVFP4, NVFP4_2D, QuantSpec
+
+Arrays = tuple[jax.Array, ...]
+
+
+def random_key() -> jax.Array:
+    """The key of the stochastic cases."""
+    return jax.random.key(20)
+
+
+def key_words(key: jax.Array) -> np.ndarray:
+    """The Philox key words (2,) uint32 of a JAX random key, which the oracle takes (section 6)."""
+    return np.asarray(jax.random.bits(key, (2,), np.uint32))
+
+
+def arrays(t: jax_nvfp4.BlockScaled) -> Arrays:
+    """Codes, scales and amax of a quantized operand."""
+    return t.codes, t.scales, t.amax
+
+
+@dataclass(frozen=True)
+class Case:
+    """One public operation in one mode.
+
+    Attributes:
+        verb: the custom call, a key of `mode.VERBS`.
+        spec: how the operand is, or was, quantized. For `amax` only its scope matters.
+        axes: the axes along which the blocks of its outputs, or of the quantized operand, run; both for a dual
+            quantization.
+        is_stochastic: whether it gets a key.
+        dtype: of the result, where that is not the dtype of x.
+        dtypes: that x can have.
+    """
+
+    verb: str
+    spec: QuantSpec = NVFP4
+    axes: tuple[int, ...] = (-1,)
+    is_stochastic: bool = False
+    dtype: str = ""
+    dtypes: tuple[str, ...] = FLOAT_DTYPES
+
+    @property
+    def name(self) -> str:
+        """Unique in the table: what differs from the default spec is said."""
+        words = [self.verb]
+        if self.mode.directions:
+            words += ["dual" if self.is_dual else "row" if self.axes == (-1,) else "col"]
+            words += ["x".join(map(str, self.spec.block))]
+        words += [
+            _word(f.name, getattr(self.spec, f.name))
+            for f in fields(QuantSpec)
+            if f.name != "block"
+            if getattr(self.spec, f.name) != f.default
+        ]
+        return "-".join([*words, *self.is_stochastic * ["stochastic"], *[self.dtype] * bool(self.dtype)])
+
+    @property
+    def mode(self) -> Mode:
+        """How x is, or was, quantized."""
+        modes = [self.spec.mode(axis, stochastic=self.is_stochastic) for axis in self.axes]
+        if self.verb == "amax":
+            return replace(modes[0], row=None, col=None)
+        row, col = (next(filter(None, (getattr(m, side) for m in modes)), None) for side in ("row", "col"))
+        return replace(modes[0], row=row, col=col)
+
+    @property
+    def is_dual(self) -> bool:
+        """Whether it has two outputs."""
+        return len(self.axes) > 1
+
+    @property
+    def is_swizzled(self) -> bool:
+        """Whether its scales are laid out in tiles."""
+        return any(d.swizzled for d in self.mode.directions)
+
+    @property
+    def reads_codes(self) -> bool:
+        """Whether its operand is quantized, rather than its result."""
+        return VERBS[self.verb](self.mode)[0][0].name != "x"
+
+    @property
+    def multiples(self) -> tuple[int, int]:
+        """What M and K must be multiples of."""
+        row, col = (d and replace(d, swizzled=False) for d in (self.mode.row, self.mode.col))
+        together = blocks(replace(self.mode, row=row, col=col))
+        return together["m"], together["k"]
+
+    def fits(self, shape: tuple[int, ...]) -> bool:
+        """Whether an operand of `shape` holds whole blocks."""
+        return all(size % multiple == 0 for size, multiple in zip(shape[-2:], self.multiples, strict=True))
+
+    def cut(self, shape: tuple[int, ...], shards: tuple[int, int]) -> int | None:
+        """The first block that M or K of `shape`, split into so many shards, would cut; None if every shard is whole.
+
+        A dimension that cannot be split at all is one block.
+        """
+        together = blocks(self.mode)
+        for name, size, count in zip("mk", shape[-2:], shards, strict=True):
+            block = together.get(name, size)
+            if count > 1 and size % (block * count):
+                return block
+        return None
+
+    def holds_whole_blocks(self, shape: tuple[int, ...], shards: tuple[int, int] = (1, 1)) -> bool:
+        """Whether an operand of `shape` whose M and K are split into so many shards can be computed shard by shard."""
+        return self.fits(shape) and self.cut(shape, shards) is None
+
+    def bytes_moved(self, shape: tuple[int, ...], dtype: str) -> int:
+        """Bytes of the large operands and results of the custom call for x, or y, of `shape`, each counted once."""
+        *batch, rows, columns = shape
+        facts, mode = self.spec.facts, self.mode
+        arrays = {"x": ((rows, columns), dtype), "y": ((rows, columns), self.dtype or dtype)}
+        for side, size in (("row", (rows, columns)), ("col", (columns, rows))):
+            if direction := getattr(mode, side):
+                arrays[f"{side}_codes"] = facts.codes_shape(*size), facts.code_dtype
+                arrays[f"{side}_scales"] = facts.scale_shape(*size, direction.layout), facts.scale_dtype
+        operands, results = VERBS[self.verb](mode)
+        large = [arrays[role.name] for role in (*operands, *results) if role.name in arrays]
+        return math.prod(batch) * sum(math.prod(size) * jnp.dtype(name).itemsize for size, name in large)
+
+    def operands(self, x, amax=None) -> Arrays:
+        """What `call` takes for x: x and its amax if one is given, or x quantized."""
+        if self.reads_codes:
+            return arrays(jax_nvfp4.quantize(x, self.spec, axis=self.axes[0], amax=amax))
+        return (x,) if amax is None or self.verb == "amax" else (x, amax)
+
+    def call(self, *operands) -> Arrays:
+        """The operation alone, through the public functions: what the custom call writes."""
+        if self.verb == "quantize":
+            return tuple(a for t in self._quantized(*operands) for a in (t.codes, t.scales))
+        if self.reads_codes:
+            codes, scales, amax = operands
+            t = jax_nvfp4.BlockScaled(codes, scales, amax, self.spec, self.axes[0])
+            return (jax_nvfp4.decode(t) if self.verb == "decode" else jax_nvfp4.dequantize(t, self.dtype),)
+        if self.verb == "amax":
+            return (jax_nvfp4.amax(*operands, scope=self.spec.scope),)
+        x, *given = operands
+        return (jax_nvfp4.qdq(x, self.spec, amax=given[0] if given else None),)
+
+    def run(self, x) -> Arrays:
+        """Everything a user gets for x (..., M, K), amaxes included."""
+        if self.verb == "quantize":
+            return tuple(a for t in self._quantized(x) for a in arrays(t))
+        return self.call(*self.operands(x))
+
+    def reference(self, x: np.ndarray, amax=None) -> tuple[np.ndarray, ...]:
+        """What `run` must return, through the oracle."""
+        spec, words = self.spec, key_words(random_key()) if self.is_stochastic else None
+        if self.verb == "amax":
+            return (oracle.amax(x, scope=spec.scope),)
+        if self.verb == "qdq":
+            return (oracle.qdq(x, spec, amax=amax),)
+        quantized = [oracle.quantize(x, spec, axis=axis, amax=amax, key=words) for axis in self.axes]
+        if self.verb == "quantize":
+            return tuple(a for t in quantized for a in t)
+        return self.read_reference(*quantized[0])
+
+    def read_reference(self, codes: np.ndarray, scales: np.ndarray, amax: np.ndarray) -> tuple[np.ndarray, ...]:
+        """What `call` must return where the operand is quantized, through the oracle."""
+        if self.verb == "decode":
+            return (oracle.decode(codes, scales),)
+        y = oracle.dequantize(codes, scales, amax, self.dtype, scale_layout=self.spec.scale_layout)
+        return (y if self.axes == (-1,) else np.swapaxes(y, -1, -2),)
+
+    def _quantized(self, x, amax=None) -> tuple[jax_nvfp4.BlockScaled, ...]:
+        key = random_key() if self.is_stochastic else None
+        if self.is_dual:
+            return jax_nvfp4.quantize_dual(x, self.spec, amax=amax, key=key)
+        return (jax_nvfp4.quantize(x, self.spec, axis=self.axes[0], amax=amax, key=key),)
+
+
+def _word(field: str, value) -> str:
+    """How a name says one field of a spec."""
+    return field if value is True else f"{value}_scope" if field == "scope" else str(value)
+
+
+def _is_defined(spec: QuantSpec, axes: tuple[int, ...], is_stochastic: bool) -> bool:
+    """Whether docs/numerics.md defines it: rows have no amax of their own along -2, tiles no stochastic rounding."""
+    return not (spec.scope == "row" and -2 in axes) and not (spec.is_tile and is_stochastic)
+
+
+ROW, COL, DUAL = (-1,), (-2,), (-1, -2)
+ROW_SCOPE = replace(NVFP4, scope="row")
+SPECS = tuple(
+    replace(spec, scale_layout=layout) for spec in (NVFP4, ROW_SCOPE, NVFP4_2D) for layout in ("linear", "swizzled")
+)
+SWIZZLED, SWIZZLED_2D = (replace(spec, scale_layout="swizzled") for spec in (NVFP4, NVFP4_2D))
+
+CASES: tuple[Case, ...] = (
+    *(Case("amax", spec) for spec in (NVFP4, ROW_SCOPE)),
+    *(
+        Case("quantize", *mode)
+        for mode in itertools.product(SPECS, (ROW, COL, DUAL), (False, True))
+        if _is_defined(*mode)
+    ),
+    *(Case("dequantize", NVFP4, ROW, dtype=dtype) for dtype in FLOAT_DTYPES),
+    *(Case("dequantize", spec, ROW, dtype="float32") for spec in (ROW_SCOPE, SWIZZLED)),
+    Case("dequantize", NVFP4, COL, dtype="float32"),
+    *(Case("decode", NVFP4, axes, dtype="bfloat16") for axes in (ROW, COL)),
+    *(Case("qdq", spec) for spec in (NVFP4, NVFP4_2D, ROW_SCOPE)),
+)
+"""Every operation in every mode."""
