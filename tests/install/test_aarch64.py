@@ -116,9 +116,8 @@ def test_cpu_handlers_give_the_same_bytes(calls, caller, tmp_path):
     for case in testing.CASES:
         for dtype in case.dtypes:
             x = np.stack([testing.make(family, shape, dtype) for family in testing.FAMILIES])
-            with jax.disable_jit():
-                for got, expected in zip(case.run(jax.numpy.asarray(x)), case.reference(x), strict=True):
-                    assert_same_bytes(got, expected, case.name)  # so what was recorded is what the oracle says
+            for got, expected in zip(case.run(jax.numpy.asarray(x)), case.reference(x), strict=True):
+                assert_same_bytes(got, expected, case.name)  # so what was recorded is what the oracle says
     assert len(calls) > len(testing.CASES)
     library = build(tmp_path, "") / "libjax_nvfp4_cpu.so"
     output = run(*EMULATOR, caller, library, input=b"".join(call.encode() for call in calls))
