@@ -52,6 +52,7 @@ kernels: build/env/ready
 	$(BUILD)/cmake -S ffi -B build/cmake -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BUILD)/ninja -DCMAKE_BUILD_TYPE=Release \
 	  -DPython_EXECUTABLE=$(CURDIR)/build/env/bin/python -DJAX_NVFP4_CUDA_ARCHS='$(ARCHS)'
 	$(BUILD)/cmake --build build/cmake && $(BUILD)/cmake --install build/cmake --prefix .
+	$(BUILD)/python -c "import ctypes, sys; [ctypes.CDLL(path) for path in sys.argv[1:]]" $(CURDIR)/jax_nvfp4/_native/*.so
 
 native:
 	$(MAKE) kernels ARCHS=

@@ -33,9 +33,9 @@ def run(*command, **options) -> str:
 
 
 def interpreter(version: str) -> Path:
-    found = [shutil.which(f"python{version}"), *Path.home().glob(f".pyenv/versions/{version}.*/bin/python{version}")]
-    python = next(filter(None, found), None)
-    return Path(python) if python else pytest.skip(f"needs Python {version}, which JAX 0.11 does")
+    installed = Path.home().glob(f".pyenv/versions/{version}.*/bin/python{version}")
+    python = next(installed, None) or shutil.which(f"python{version}")
+    return Path(python) if python else pytest.skip(f"needs Python {version}")
 
 
 class Environment:
