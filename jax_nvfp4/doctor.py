@@ -18,15 +18,12 @@ import jax
 import numpy as np
 
 from jax_nvfp4 import ffi, testing
+from jax_nvfp4.kernels import families
 from jax_nvfp4.oracle import e2m1, e4m3
 from jax_nvfp4.oracle.philox import philox4x32
 
 WIDTH = 80
 DISTRIBUTIONS = ("jax", "jaxlib", "numpy", "ml_dtypes")
-GPU_FAMILIES = {"9.0": "sm_90a", "10.0": "sm_100f", "10.3": "sm_100f", "12.0": "sm_120f", "12.1": "sm_120f"}
-"""Compute capability -> the GPU family whose kernels run on it."""
-
-REBUILD = "pip install --force-reinstall --no-deps ."
 CPU_ONLY = "JAX_PLATFORMS=cpu"
 NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 
@@ -96,12 +93,13 @@ def _libraries(report: Report) -> None:
     report.line(str(ffi.directory()))
     for name, file in ffi.LIBRARIES.items():
         if ffi.library(name) is None:
-            report.line(f"{name:<5} {file:<24} missing{' (needed on NVIDIA GPUs only)' * (name == 'cuda')}")
+            state = "unusable" if (ffi.directory() / file).is_file() else "missing"
+            report.line(f"{name:<5} {file:<24} {state}{' (needed on NVIDIA GPUs only)' * (name == 'cuda')}")
         else:
-            families = f", for GPU families {', '.join(_cuda_families())}" if name == "cuda" else ""
-            report.line(f"{name:<5} {file:<24} found{families}")
-    if ffi.library("cpu") is None:
-        report.problem("the CPU library is missing, so nothing runs on the CPU", f"{REBUILD} (in the source folder)")
+            kernels = f", for GPU families {', '.join(_cuda_families())}" if name == "cuda" else ""
+            report.line(f"{name:<5} {file:<24} found{kernels}")
+    if why := ffi.absence("cpu"):
+        report.problem(f"nothing runs on the CPU: {why.reason}", why.fix)
 
     report.section("Custom calls: the operations that JAX hands to these libraries")
     for target in ffi.TARGETS:
@@ -151,21 +149,19 @@ def _lacking(report: Report, device: jax.Device) -> str | None:
     if device.platform != "gpu" or "cuda" not in device.client.platform_version.lower():
         report.problem(f"jax_nvfp4 has no kernels for {device.device_kind}", f"{CPU_ONLY} runs everything on the CPU")
         return "not a CPU and not an NVIDIA GPU"
-    family = GPU_FAMILIES.get(capability)
+    family = families.family_of(capability)
     if family is None:
         report.problem(
             f"jax_nvfp4 has no kernels for {device.device_kind}, compute capability {capability} (it has them for "
-            f"{', '.join(GPU_FAMILIES)})",
+            f"{', '.join(c for f in families.FAMILIES.values() for c in f.capabilities)})",
             f"{CPU_ONLY} runs everything on the CPU",
         )
         return f"no kernels for compute capability {capability}"
     if family in _cuda_families():
         return None
-    what = "is missing" if ffi.library("cuda") is None else f"was built without {family}"
-    report.problem(
-        f"the CUDA library {what}, so nothing runs on {device.device_kind}",
-        f"JAX_NVFP4_CUDA_ARCHS={family} {REBUILD} (in the source folder)",
-    )
+    built = f"the CUDA library has kernels for {', '.join(_cuda_families())} only"
+    why = ffi.absence("cuda") or ffi.Absence(built, f"{families.VARIABLE}={family} {ffi.REINSTALL}")
+    report.problem(f"nothing runs on {device.device_kind}: {why.reason}", why.fix)
     return f"no kernels for GPU family {family}"
 
 
@@ -184,7 +180,7 @@ def _self_test(report: Report, device: jax.Device) -> None:
             test()
         except Exception as error:
             report.line(f"{name:<{width}}  FAILED: {_first_line(error)}")
-            report.problem(f"{name} fails on {_name(device)}", f"{REBUILD} (in the source folder)")
+            report.problem(f"{name} fails on {_name(device)}", ffi.REINSTALL)
         else:
             report.line(f"{name:<{width}}  ok")
 

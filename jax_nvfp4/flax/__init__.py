@@ -6,6 +6,7 @@ This file holds what both share and needs no Flax.
 from __future__ import annotations
 
 import math
+from importlib import metadata
 
 import jax
 
@@ -64,3 +65,10 @@ def dot_general(
     if preferred_element_type is not None:
         y = y.astype(preferred_element_type)
     return y if out_sharding is None else jax.sharding.reshard(y, out_sharding)
+
+
+def without_flax(module: str, error: Exception) -> ImportError:
+    """What to raise where `module` needs Flax and importing that gave `error`."""
+    found = [f"{d.name} {d.version}" for d in metadata.distributions(name="flax")]
+    reason = f"{found[0]} does not import with JAX {jax.__version__} ({error})" if found else "it is not installed"
+    return ImportError(f"{module} needs Flax, and {reason}. Fix: pip install --upgrade 'jax_nvfp4[flax]'")

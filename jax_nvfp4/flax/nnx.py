@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import jax
 
-from jax_nvfp4.flax import dot_general
+from jax_nvfp4.flax import dot_general, without_flax
 from jax_nvfp4.spec import NVFP4_TRAINING, Recipe
 
 try:
     from flax import nnx
-except ImportError as error:
-    raise ImportError("jax_nvfp4.flax.nnx needs Flax: pip install jax_nvfp4[flax]") from error
+except Exception as error:
+    raise without_flax(__name__, error) from error
 
 
 class DotGeneral(nnx.Module):

@@ -15,6 +15,7 @@ import functools
 import hashlib
 import importlib.metadata
 import os
+import platform
 import re
 import subprocess
 import sys
@@ -32,17 +33,30 @@ if __name__ == "__main__":
     sys.modules["jax_nvfp4"] = package
 
 from jax_nvfp4.kernels import dispatch  # noqa: E402
-from jax_nvfp4.kernels.families import FAMILIES  # noqa: E402
+from jax_nvfp4.kernels.families import FAMILIES, REQUIREMENTS, VARIABLE, resolve  # noqa: E402
 from jax_nvfp4.kernels.variants import OPTIONAL, VARIANTS, Variant, select  # noqa: E402
 
 DSL = "nvidia-cutlass-dsl"
 # Without an explicit CPU the launch code is compiled for the build machine's, AVX-512 included.
-HOST = '--host-target "llvm -mtriple=x86_64-unknown-linux-gnu -mcpu=x86-64"'
+HOSTS = {"x86_64": "x86-64", "aarch64": "generic"}
 
 
-def fingerprint(variant: Variant, arch: str) -> str:
+def host_target(machine: str) -> str:
+    """The compiler option for launch code on hosts named as `platform.machine()` names them.
+
+    Raises:
+        ValueError: CuTe DSL has no packages for such hosts.
+    """
+    if machine not in HOSTS:
+        raise ValueError(
+            f"CuTe DSL has packages for {' and '.join(HOSTS)} hosts, not for {machine}: {VARIABLE}= builds for CPU only"
+        )
+    return f'--host-target "llvm -mtriple={machine}-unknown-linux-gnu -mcpu={HOSTS[machine]}"'
+
+
+def fingerprint(variant: Variant, arch: str, host: str) -> str:
     """Hash of everything the object depends on: of our files, the kernel's and what it imports."""
-    digest = hashlib.sha256(f"{variant!r} {arch} {HOST} {importlib.metadata.version(DSL)}".encode())
+    digest = hashlib.sha256(f"{variant!r} {arch} {host_target(host)} {importlib.metadata.version(DSL)}".encode())
     for source in sorted(_imported(KERNELS / f"{variant.kernel}.py")):
         digest.update(source.read_bytes())
     return digest.hexdigest()
@@ -62,32 +76,33 @@ def _imported(source: Path) -> frozenset[Path]:
     return frozenset(files)
 
 
-def compile_variants(variants: list[Variant], arch: str, out: Path) -> None:
+def compile_variants(variants: list[Variant], arch: str, host: str, out: Path) -> None:
     """Compile variants for one family. The process must have been started with CUTE_DSL_ARCH=arch."""
     import cutlass.cute as cute
     from cutlass.cute.runtime import make_fake_stream
 
+    options = f"--gpu-arch {arch} {host_target(host)}"
     # Before any kernel is imported, so that an edit during compilation leaves its object stale.
-    fingerprints = {variant: fingerprint(variant, arch) for variant in variants}
+    fingerprints = {variant: fingerprint(variant, arch, host) for variant in variants}
     for variant in variants:
         name = variant.object_name(arch)
         start = time.perf_counter()
         kernel = importlib.import_module(f"jax_nvfp4.kernels.{variant.kernel}")
         arguments = (make_fake_stream(), *kernel.arguments(variant), variant)
-        compiled = cute.compile(kernel.launch, *arguments, options=f"--gpu-arch {arch} {HOST}")
+        compiled = cute.compile(kernel.launch, *arguments, options=options)
         compiled.export_to_c(file_path=str(out), file_name=name, function_prefix=name)
         (out / f"{name}.hash").write_text(fingerprints[variant])
         size = (out / f"{name}.o").stat().st_size
         print(f"{name}: {time.perf_counter() - start:.2f} s, {size / 1024:.0f} KiB", flush=True)
 
 
-def _compile_in_process(batch: list[Variant], arch: str, out: Path) -> subprocess.CompletedProcess:
+def _compile_in_process(batch: list[Variant], arch: str, host: str, out: Path) -> subprocess.CompletedProcess:
     names = ",".join(variant.name for variant in batch)
-    command = [sys.executable, __file__, "--out", str(out), "--archs", arch, "--worker", names]
+    command = [sys.executable, __file__, "--out", str(out), "--archs", arch, "--host", host, "--worker", names]
     return subprocess.run(command, env={**os.environ, "CUTE_DSL_ARCH": arch})
 
 
-def compile_all(variants: tuple[Variant, ...], archs: list[str], out: Path, jobs: int) -> int:
+def compile_all(variants: tuple[Variant, ...], archs: list[str], host: str, out: Path, jobs: int) -> int:
     """Compile what is stale, `jobs` processes at once. Returns how many objects were compiled.
 
     Raises:
@@ -96,20 +111,20 @@ def compile_all(variants: tuple[Variant, ...], archs: list[str], out: Path, jobs
     out.mkdir(parents=True, exist_ok=True)
     batches = []
     for arch in archs:
-        stale = [v for v in variants if not _is_fresh(v, arch, out)]
+        stale = [v for v in variants if not _is_fresh(v, arch, host, out)]
         share = max(1, -(-len(stale) * len(archs) // jobs)) if jobs > len(archs) else max(1, len(stale))
         batches += [(stale[i : i + share], arch) for i in range(0, len(stale), share)]
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        runs = list(pool.map(lambda batch: _compile_in_process(*batch, out), batches))
+        runs = list(pool.map(lambda batch: _compile_in_process(*batch, host, out), batches))
     if failed := [arch for (_, arch), run in zip(batches, runs, strict=True) if run.returncode]:
         raise RuntimeError(f"kernels did not compile for {', '.join(sorted(set(failed)))}: see the messages above")
     return sum(len(stale) for stale, _ in batches)
 
 
-def _is_fresh(variant: Variant, arch: str, out: Path) -> bool:
+def _is_fresh(variant: Variant, arch: str, host: str, out: Path) -> bool:
     name = variant.object_name(arch)
     files = [out / f"{name}{suffix}" for suffix in (".o", ".h", ".hash")]
-    return all(file.exists() for file in files) and files[-1].read_text() == fingerprint(variant, arch)
+    return all(file.exists() for file in files) and files[-1].read_text() == fingerprint(variant, arch, host)
 
 
 def libraries() -> list[str]:
@@ -119,19 +134,21 @@ def libraries() -> list[str]:
         FileNotFoundError: a wheel is missing.
     """
     wanted = {
-        "cuda_runtime_api.h": "nvidia-cuda-runtime>=13.0,<13.1",
-        "crt/host_defines.h": "nvidia-cuda-crt>=13.0,<13.1",
-        "libcudart_static.a": "nvidia-cuda-runtime>=13.0,<13.1",
+        "cuda_runtime_api.h": "nvidia-cuda-runtime",
+        "crt/host_defines.h": "nvidia-cuda-crt",
+        "libcudart_static.a": "nvidia-cuda-runtime",
         "libcuda_dialect_runtime_static.a": DSL,
     }
     found = {}
     for distribution in importlib.metadata.distributions():
         if (distribution.metadata["Name"] or "").startswith("nvidia-"):
             for file in distribution.files or ():
-                found |= {name: distribution.locate_file(file) for name in wanted if str(file).endswith(f"/{name}")}
-    for name, requirement in wanted.items():
+                for name in wanted:
+                    if str(file).endswith(f"/{name}"):
+                        found.setdefault(name, distribution.locate_file(file))
+    for name, package in wanted.items():
         if name not in found:
-            raise FileNotFoundError(f"{name} not found: pip install '{requirement}'")
+            raise FileNotFoundError(f"{name} not found: pip install '{REQUIREMENTS[package]}'")
     include = Path(found["cuda_runtime_api.h"]).parent
     archives = (found["libcuda_dialect_runtime_static.a"], found["libcudart_static.a"])
     return [str(include), *map(str, archives)]
@@ -140,19 +157,19 @@ def libraries() -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="folder for objects and generated C++")
-    parser.add_argument("--archs", default="all", help=f"some of {','.join(FAMILIES)} (default: all)")
+    parser.add_argument("--archs", default="all", help=f"some of {','.join(FAMILIES)}, or all, or native")
     parser.add_argument("--variants", default="", help="optional variants to compile too: names, wildcards, or all")
+    parser.add_argument("--host", default=platform.machine(), help="processor of the hosts: x86_64 or aarch64")
     parser.add_argument("-j", "--jobs", type=int, default=os.cpu_count(), help="compiler processes at once")
     parser.add_argument("--objects", action="store_true", help="print the names of the objects and exit")
     parser.add_argument("--libraries", action="store_true", help="print include folder and static libraries and exit")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    archs = list(FAMILIES) if options.archs == "all" else re.split("[,;]", options.archs)
-    if unknown := set(archs) - set(FAMILIES):
-        parser.error(f"unknown GPU families {sorted(unknown)}: choose from {', '.join(FAMILIES)}")
     try:
+        archs = resolve(options.archs)
+        host_target(options.host)
         variants = select(options.variants)
-    except ValueError as error:
+    except (RuntimeError, ValueError) as error:
         parser.error(str(error))
     objects = [f"{v.object_name(arch)}.o" for arch in archs for v in variants]
     if options.objects:
@@ -165,10 +182,10 @@ def main() -> None:
         parser.error("--out is required")
     if options.worker:
         names = options.worker.split(",")
-        compile_variants([v for v in (*VARIANTS, *OPTIONAL) if v.name in names], archs[0], options.out)
+        compile_variants([v for v in (*VARIANTS, *OPTIONAL) if v.name in names], archs[0], options.host, options.out)
         return
     start = time.perf_counter()
-    compiled = compile_all(variants, archs, options.out, options.jobs)
+    compiled = compile_all(variants, archs, options.host, options.out, options.jobs)
     dispatch.generate(variants, archs, options.out)
     size = sum((options.out / name).stat().st_size for name in objects)
     print(

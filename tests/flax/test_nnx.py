@@ -208,5 +208,8 @@ def test_rngs_without_a_stream():
 def test_without_flax(monkeypatch, module):
     monkeypatch.setitem(sys.modules, "flax", None)
     monkeypatch.delitem(sys.modules, module, raising=False)
-    with pytest.raises(ImportError, match=r"pip install jax_nvfp4\[flax\]"):
+    with pytest.raises(ImportError, match=r"needs Flax, and flax \S+ does not import.*'jax_nvfp4\[flax\]'"):
+        importlib.import_module(module)
+    monkeypatch.setattr("importlib.metadata.distributions", lambda **name: ())
+    with pytest.raises(ImportError, match="needs Flax, and it is not installed. Fix: pip install"):
         importlib.import_module(module)

@@ -1,6 +1,6 @@
 """Element codes, packing and swizzle against the libraries that serve and train with these formats.
 
-Runs only where they are installed: pip install torch compressed-tensors torchao
+Runs only where the extra `parity` is installed, as CI does.
 """
 
 import numpy as np
@@ -9,7 +9,7 @@ import pytest
 from jax_nvfp4.oracle import e2m1, swizzle_scales, unswizzle_scales
 from jax_nvfp4.testing import assert_same_bytes, make
 
-torch = pytest.importorskip("torch")
+torch, *_ = map(pytest.importorskip, ("torch", "torchao", "compressed_tensors"))
 
 
 def unpacked_codes():
@@ -19,7 +19,8 @@ def unpacked_codes():
 
 @pytest.mark.parametrize("shape", [(1, 1), (33, 3), (128, 4), (201, 10), (256, 8)])
 def test_torchao_to_blocked(shape):
-    utils = pytest.importorskip("torchao.prototype.mx_formats.utils")
+    from torchao.prototype.mx_formats import utils
+
     scales = np.random.default_rng(0).integers(1, 256, shape, np.uint8)
     blocked = utils.to_blocked(torch.from_numpy(scales)).numpy()
     swizzled = swizzle_scales(scales)
@@ -29,7 +30,8 @@ def test_torchao_to_blocked(shape):
 
 
 def test_torchao_e2m1_and_packing():
-    kernels = pytest.importorskip("torchao.prototype.mx_formats.kernels")
+    from torchao.prototype.mx_formats import kernels
+
     x = np.concatenate([make(family, (64, 64), "float32") * 3 for family in ("normal", "uniform", "zeros", "tiny")])
     x = np.concatenate([x, (make("ties", (64, 64), "float32") / 448).clip(-7, 7)])
     codes = kernels.f32_to_f4_unpacked(torch.from_numpy(x)).numpy()
@@ -40,7 +42,8 @@ def test_torchao_e2m1_and_packing():
 
 
 def test_compressed_tensors_packing():
-    helpers = pytest.importorskip("compressed_tensors.compressors.nvfp4.helpers")
+    from compressed_tensors.compressors.nvfp4 import helpers
+
     codes = unpacked_codes()
     values = torch.from_numpy(e2m1.decode(codes))
     packed = helpers.pack_fp4_to_uint8(values.to(torch.bfloat16)).numpy()
