@@ -12,8 +12,67 @@ from typing import Literal, get_args
 from jax_nvfp4.formats import FORMATS, NVFP4_FORMAT, Block, Format, ScaleLayout
 from jax_nvfp4.mode import Direction, Mode, Scope
 
-ScopeName = Literal["tensor", "row"]
-"""What one amax covers: a whole (M, K) matrix, or each of its rows. Leading axes are always batch."""
+ScopeName = Literal["tensor", "row", "group"]
+"""What one amax covers: a whole (M, K) matrix, each of its rows, or each group of its rows. Leading axes are batch."""
+
+MathName = Literal["exact", "fast"]
+ScaleRounding = Literal["rceil", "floor"]
+
+
+def _check_choices(owner: object, **choices: type) -> None:
+    """Raise unless each named field of `owner` has one of the values of its Literal."""
+    for name, literal in choices.items():
+        if getattr(owner, name) not in get_args(literal):
+            raise ValueError(f"{name} must be one of {get_args(literal)}, got {getattr(owner, name)!r}")
+
+
+@dataclass(frozen=True)
+class RHT:
+    """The 16-point random Hadamard transform of columnwise operands (section 3).
+
+    Attributes:
+        sign_mask: bit i is set where element i of a block is negated first; 0 for no signs.
+
+    Raises:
+        ValueError: not a 16-bit mask.
+    """
+
+    sign_mask: int = 0xD7E8
+
+    def __post_init__(self):
+        is_int = isinstance(self.sign_mask, int) and not isinstance(self.sign_mask, bool)
+        if not is_int or not 0 <= self.sign_mask < 1 << 16:
+            raise ValueError(f"sign_mask must be a 16-bit mask, 0 to 0xFFFF, got {self.sign_mask!r}")
+
+
+ErrorName = Literal["mae", "mse", "abs_max"]
+ErrorArithmetic = Literal["exact", "fp16"]
+ErrorOrder = Literal["sequential", "tree"]
+
+
+@dataclass(frozen=True)
+class FourOverSix:
+    """Per block, the scale that maps the maximum to 6 competes with the one that maps it to 4 (section 5).
+
+    Attributes:
+        error: what is compared: "mae", the sum of the differences, "mse", of their squares, or "abs_max", the
+            largest difference.
+        arithmetic: "exact" for differences from x, "fp16" for differences in units of the block scale, where
+            quantized values are exact in float16.
+        order: of the sum over 16 elements, "sequential" or "tree".
+        emax: the largest block scale, 256 or 448.
+
+    Raises:
+        ValueError: another value.
+    """
+
+    error: ErrorName = "mae"
+    arithmetic: ErrorArithmetic = "exact"
+    order: ErrorOrder = "sequential"
+    emax: int = 256
+
+    def __post_init__(self):
+        _check_choices(self, error=ErrorName, arithmetic=ErrorArithmetic, order=ErrorOrder, emax=Literal[256, 448])
 
 
 @dataclass(frozen=True)
@@ -21,39 +80,66 @@ class QuantSpec:
     """The description of one quantized operand.
 
     Attributes:
-        format: "nvfp4", E2M1 elements with E4M3 block scales and a float32 amax (contract section 2).
+        format: "nvfp4", E2M1 elements with E4M3 block scales and a float32 amax (section 2); "mxfp8" or "mxfp8_e5m2",
+            E4M3 or E5M2 elements with E8M0 block scales and no amax (section 8).
         block: (1, 16) for one scale per 16 elements along the quantized axis, (16, 16) for one scale per
-            aligned tile, which makes the row and the column quantization of a weight share their codes.
-        scope: what one amax covers, "tensor" (the trailing matrix) or "row". Row scope exists for
-            (1, 16) blocks along the last axis only.
+            aligned tile, which makes the row and the column quantization of a weight share their codes; (1, 32) for
+            MXFP8. None is the first that the format has.
+        scope: what one amax covers, "tensor" (the trailing matrix), "row" or "group". Row scope exists for
+            (1, 16) blocks along the last axis only; group scope is what grouped operations make.
         scale_layout: "linear" or "swizzled" block scales.
+        rht: the random Hadamard transform that comes before quantizing, for (1, 16) blocks along axis -2 only.
+        four_over_six: how each block scale is chosen of two (section 5); None for the standard scale. Never stochastic,
+            never with `rht`.
+        math: "exact", or "fast" for the approximate reciprocal of section 7, which a row and column quantize with
+            `rht` can ask for.
+        scale_rounding: of E8M0 scales, "rceil" (up, so that no element saturates) or "floor". NVFP4 has none.
 
-    Rounding is not part of the spec: a `key` given to the operation means stochastic, none means nearest.
+    Rounding of elements is not part of the spec: a `key` given to the operation means stochastic, none means nearest.
 
     Raises:
         ValueError: the combination has no definition in the numerics contract.
     """
 
     format: str = "nvfp4"
-    block: Block = NVFP4_FORMAT.blocks[0]
+    block: Block = None  # type: ignore[assignment]  # replaced below
     scope: ScopeName = "tensor"
     scale_layout: ScaleLayout = "linear"
+    rht: RHT | None = None
+    four_over_six: FourOverSix | None = None
+    math: MathName = "exact"
+    scale_rounding: ScaleRounding = "rceil"
 
     def __post_init__(self):
         if self.format not in FORMATS:
             raise ValueError(f"format must be one of {', '.join(map(repr, FORMATS))}, got {self.format!r}")
-        block = tuple(self.block) if isinstance(self.block, tuple | list) else self.block
+        block = self.facts.blocks[0] if self.block is None else self.block
+        block = tuple(block) if isinstance(block, tuple | list) else block
         object.__setattr__(self, "block", block)
         if block not in self.facts.blocks:
             allowed = " or ".join(map(str, self.facts.blocks))
             raise ValueError(f"block of format {self.format!r} must be {allowed}, got {self.block!r}")
-        if self.scope not in get_args(ScopeName):
-            raise ValueError(f"scope must be one of {get_args(ScopeName)}, got {self.scope!r}")
-        if self.scale_layout not in get_args(ScaleLayout):
-            raise ValueError(f"scale_layout must be one of {get_args(ScaleLayout)}, got {self.scale_layout!r}")
-        if self.is_tile and self.scope == "row":
+        _check_choices(self, scope=ScopeName, scale_layout=ScaleLayout, math=MathName, scale_rounding=ScaleRounding)
+        for name, kind in (("rht", RHT), ("four_over_six", FourOverSix)):
+            if not isinstance(getattr(self, name), kind | None):
+                raise ValueError(f"{name} must be a jax_nvfp4.{kind.__name__} or None, got {getattr(self, name)!r}")
+        if self.is_tile and self.scope != "tensor":
             raise ValueError(
-                f"a {block} block spans {block[0]} rows, so its amax cannot be per row: use scope='tensor'"
+                f"a {block} block spans {block[0]} rows, so its amax cannot be per {self.scope}: use scope='tensor'"
+            )
+        if not self.facts.has_amax and self.scope == "row":
+            raise ValueError(f"format {self.format!r} has no amax, so none per row: use scope='tensor'")
+        if not self.facts.has_amax and (self.rht is not None or self.four_over_six is not None):
+            raise ValueError(f"rht and four_over_six belong to NVFP4, got format {self.format!r}: leave them out")
+        if self.rht is not None and (self.is_tile or self.scope == "row"):
+            raise ValueError("the Hadamard transform mixes 16 rows: it needs (1, 16) blocks and no amax per row")
+        if self.rht is not None and self.four_over_six is not None:
+            raise ValueError("four-over-six is not defined with a Hadamard transform (section 5): leave one out")
+        if self.math == "fast" and self.rht is None:
+            raise ValueError("fast math exists for the Hadamard transform only (section 7): give rht=RHT() too")
+        if self.facts.has_amax and self.scale_rounding != "rceil":
+            raise ValueError(
+                f"scale_rounding belongs to E8M0 scales, which {self.format!r} does not have: leave it out"
             )
 
     @property
@@ -65,6 +151,11 @@ class QuantSpec:
     def is_tile(self) -> bool:
         """Whether one block scale covers a square tile."""
         return self.block[0] > 1
+
+    @property
+    def emax(self) -> float:
+        """The largest block scale (Emax of section 2)."""
+        return self.facts.scale_max if self.four_over_six is None else float(self.four_over_six.emax)
 
     def mode(self, axis: int = -1, *, stochastic: bool = False) -> Mode:
         """What a call is told that has one output, or one quantized operand, with blocks along `axis`."""
@@ -79,6 +170,7 @@ class QuantSpec:
 
 NVFP4 = QuantSpec()
 NVFP4_2D = QuantSpec(block=NVFP4_FORMAT.blocks[1])
+MXFP8 = QuantSpec(format="mxfp8")
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from jax_nvfp4.oracle import dequantize, e4m3, quantize, quantize_dual, swizzle_scales
-from jax_nvfp4.spec import QuantSpec
+from jax_nvfp4.oracle import Quantized, dequantize, e4m3, quantize, quantize_dual, swizzle_scales
+from jax_nvfp4.spec import FourOverSix, QuantSpec
 from jax_nvfp4.testing import assert_same_bytes
 
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -95,13 +95,15 @@ def test_transformer_engine_dequantize(case):
     params, given = case["params"], {role: DEQUANTIZE[key] for role, key in case["given"].items()}
     g = given["amax"].view(np.float32)
     dtype = DTYPES[params["out_dtype"]]
-    y = dequantize(
+    choice = FourOverSix(emax=256) if params["emax"] == 256 else None
+    t = Quantized(
         DEQUANTIZE[case["input"]],
         given["scales"].view(e4m3.DTYPE),
         g if params["scope"] == "row" else g.reshape(()),
-        dtype,
-        emax=params["emax"],
+        QuantSpec(scope=params["scope"], four_over_six=choice),
+        -1,
     )
+    y = dequantize(t, dtype)
     assert_same_bytes(y, DEQUANTIZE[case["outputs"]["y"]].view(dtype), "y")
 
 
