@@ -7,7 +7,7 @@ JAX: the oracle takes the same objects.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from jax_nvfp4.formats import FORMATS, NVFP4_FORMAT, Block, Format, ScaleLayout
 from jax_nvfp4.mode import Direction, Mode, Scope
@@ -19,7 +19,7 @@ MathName = Literal["exact", "fast"]
 ScaleRounding = Literal["rceil", "floor"]
 
 
-def _check_choices(owner: object, **choices: type) -> None:
+def _check_choices(owner: object, **choices: Any) -> None:
     """Raise unless each named field of `owner` has one of the values of its Literal."""
     for name, literal in choices.items():
         if getattr(owner, name) not in get_args(literal):
@@ -113,7 +113,7 @@ class QuantSpec:
     def __post_init__(self):
         if self.format not in FORMATS:
             raise ValueError(f"format must be one of {', '.join(map(repr, FORMATS))}, got {self.format!r}")
-        block = self.facts.blocks[0] if self.block is None else self.block
+        block: Any = self.facts.blocks[0] if self.block is None else self.block
         block = tuple(block) if isinstance(block, tuple | list) else block
         object.__setattr__(self, "block", block)
         if block not in self.facts.blocks:

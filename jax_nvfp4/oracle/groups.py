@@ -27,9 +27,9 @@ class Groups:
     def check(self, multiple: int) -> None:
         """Raise ValueError for a negative size, a sum above P, or groups that do not hold whole blocks of rows."""
         if self.are_impossible:
-            for index, size in np.ndenumerate(self.sizes):
+            for place, size in np.ndenumerate(self.sizes):
                 if size < 0:
-                    raise ValueError(f"group_sizes[{index[-1]}] is {size}: a size is never negative")
+                    raise ValueError(f"group_sizes[{place[-1]}] is {size}: a size is never negative")
             raise ValueError(f"group_sizes add up to {self.sizes.sum(-1).max()}, more than the {self.rows} rows of x")
         for index in np.argwhere(self.violate(multiple)):
             where = tuple(index)

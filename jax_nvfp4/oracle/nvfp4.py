@@ -155,11 +155,12 @@ def quantize_steps(
 
     terms = four_over_six.block_terms(b, s_global)
     candidates = [candidate(p) for p in terms]
-    of_element = [per_element(np.broadcast_to(value, b.shape)) for value in (s_global, g)]
+    s_of_element, g_of_element = (per_element(np.broadcast_to(value, b.shape)) for value in (s_global, g))
     errors = []
     for scales, _, codes in candidates:
         unit = per_element(e4m3.decode(scales))
-        strips = four_over_six.strip_errors(four_over_six.differences(v, codes, unit, *of_element, choice), choice)
+        difference = four_over_six.differences(v, codes, unit, s_of_element, g_of_element, choice)
+        strips = four_over_six.strip_errors(difference, choice)
         errors.append(four_over_six.tile_errors(strips) if spec.is_tile else strips)
     four = four_over_six.picks_four(*errors)
     six, other = ((p, scales.view(np.uint8), e, codes) for p, (scales, e, codes) in zip(terms, candidates, strict=True))

@@ -51,7 +51,7 @@ def random_bytes(shape: tuple[int, ...], axis: int, key: ArrayLike, origin: Arra
     batch_word = index + first
     along, across = (column_origin, row_origin) if axis == -1 else (row_origin, column_origin)
     if along % BLOCK:
-        raise ValueError(f"origin {tuple(origin)} starts inside a block: along axis {axis} it must be a multiple of 16")
+        raise ValueError(f"origin {origin!r} starts inside a block: along axis {axis} it must be a multiple of 16")
 
     block = np.arange(columns // BLOCK, dtype=np.uint32)
     row = np.arange(rows, dtype=np.uint32)[:, None]
