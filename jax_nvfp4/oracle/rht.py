@@ -25,7 +25,7 @@ def butterfly(v: np.ndarray, stride: int) -> np.ndarray:
         v: float32 (..., 16).
         stride: 1, 2, 4 or 8.
     """
-    pairs = v.reshape(*v.shape[:-1], -1, 2, stride)
+    pairs = v.reshape(*v.shape[:-1], POINTS // (2 * stride), 2, stride)
     a, b = pairs[..., 0, :], pairs[..., 1, :]
     return np.stack([a + b, a - b], -2).reshape(v.shape)
 

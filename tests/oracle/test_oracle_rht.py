@@ -150,6 +150,12 @@ def test_each_direction_has_its_own_amax():
     assert quantize_dual(x, col_spec=SPEC, amax=2.0)[1].amax == col.amax
 
 
+def test_empty_operands():
+    for shape in ((0, 32), (32, 0), (3, 0, 16)):
+        q = quantize(np.zeros(shape, np.float32), SPEC, axis=-2)
+        assert q.shape == shape and not q.amax.any()
+
+
 def test_what_is_refused():
     x = make("normal", (32, 32), "bfloat16")
     with pytest.raises(ValueError, match="runs along axis=-2 only"):
