@@ -62,6 +62,13 @@ def exact(spec: QuantSpec) -> None:
         raise ValueError("fast math belongs to the row and column quantize (section 7): use math='exact'")
 
 
+def same_math(spec: QuantSpec, col_spec: QuantSpec) -> None:
+    """Raise unless the row result can share the math of the column result, which alone can ask for fast math."""
+    is_plain = spec.facts.has_amax and not spec.is_tile and spec.four_over_six is None
+    if col_spec.math == "fast" and not is_plain:
+        raise ValueError("fast math holds for both results, so the rows need (1, 16) blocks with the standard scale")
+
+
 def not_grouped(spec: QuantSpec) -> None:
     """Raise for a spec that needs groups."""
     if spec.scope == "group":

@@ -129,6 +129,7 @@ def grouped_quantize_dual(
         TypeError, ValueError: as `grouped_quantize`. FileNotFoundError: fast math without its table.
     """
     row_spec, column_spec = (_grouped_spec(s, tail) for s in (spec, spec if col_spec is None else col_spec))
+    arguments.same_math(row_spec, column_spec)
     if col_amax is None and column_spec.rht is None:
         col_amax = amax
     groups = _groups(x, group_sizes)

@@ -218,6 +218,7 @@ def quantize_dual(
     col_spec = spec if col_spec is None else col_spec
     if col_amax is None and col_spec.rht is None and col_spec.scope == spec.scope:
         col_amax = amax
+    arguments.same_math(spec, col_spec)
     row, row_amax = _steps(x, spec, -1, amax, key, origin, col_spec.math)
     column, column_amax = _steps(x, col_spec, -2, col_amax, key, origin, col_spec.math)
     return _stored(row, spec, -1, row_amax), _stored(column, col_spec, -2, column_amax)
