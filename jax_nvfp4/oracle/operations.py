@@ -129,7 +129,8 @@ def intermediates(
     """What `quantize` computes on its way, named as in docs/numerics.md, for debugging another implementation.
 
     Args:
-        x, spec, axis, amax, key, origin: as in `quantize`.
+        x, axis, amax, key, origin: as in `quantize`.
+        spec: likewise; here it may ask for fast math, as the columns of `quantize_dual` do.
 
     Returns:
         `nvfp4.Steps` (G, S, D, B, p, s, e, codes, ...) or `mxfp8.Steps` (A, s, e, codes).
@@ -137,8 +138,7 @@ def intermediates(
     Raises:
         TypeError, ValueError: as `quantize`.
     """
-    arguments.exact(spec)
-    return _steps(x, spec, axis, amax, key, origin, "exact")[0]
+    return _steps(x, spec, axis, amax, key, origin, spec.math)[0]
 
 
 def _steps(x, spec: QuantSpec, axis: int, given, key, origin, math: str) -> tuple[Steps, np.ndarray | None]:

@@ -14,6 +14,7 @@ from jax_nvfp4.oracle import (
     fast,
     grouped_quantize,
     grouped_quantize_dual,
+    intermediates,
     nvfp4,
     operations,
     quantize,
@@ -45,8 +46,9 @@ def sqnr(y, x):
 # The table.
 
 
-def test_within_one_unit_of_the_rounded_reciprocal():
-    d = mantissas(3)
+@pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.full)])
+def test_within_one_unit_of_the_rounded_reciprocal(step):
+    d = mantissas(step)
     units = fast.reciprocal(d).view(np.int32).astype(np.int64) - (np.float32(1) / d).view(np.int32)
     assert set(np.unique(units)) == {-1, 0, 1}
     assert 0.01 < np.mean(units != 0) < 0.5
@@ -116,6 +118,9 @@ def test_both_directions_and_the_unrounded_columns(family, dtype):
         scales, codes = by_hand(v, q.amax)
         assert_same_bytes(q.scales, scales, "scales")
         assert_same_bytes(q.codes, codes, "codes")
+    steps = intermediates(x, FAST, axis=-2)
+    assert_same_bytes(steps.v, rht.transform(wide, RHT()), "unrounded")
+    assert_same_bytes(e2m1.pack(steps.codes), col.codes, "codes of the intermediates")
     for part, exact in zip(arrays(row)[1:], arrays(quantize(x))[1:], strict=True):
         assert_same_bytes(part, exact, "the scales of rows do not change")
 

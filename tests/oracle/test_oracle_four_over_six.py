@@ -120,6 +120,14 @@ def test_every_knob_changes_some_decision():
     assert 0.1 < picked_four.mean() < 0.9
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("error", ["mae", "mse"])
+def test_the_order_changes_few_decisions(error):
+    x = make("normal", (2048, 2048), "bfloat16")
+    sequential, tree = (scale_bytes(quantize(x, spec_of(FourOverSix(error, order=o)))) for o in ("sequential", "tree"))
+    assert 0 < np.mean(sequential != tree) < 1e-3
+
+
 def test_the_amax_is_divided_first():
     """Where the standard scale rounds once, with other bytes for G = 7.875 (section 2)."""
     x = np.zeros((1, 32), ml_dtypes.bfloat16)

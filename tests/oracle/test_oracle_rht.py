@@ -84,6 +84,24 @@ def test_twelve_binades_are_exact_in_every_order(mask):
     assert (rht.transform(wide.astype(np.float32), RHT(mask)) != wide_exact).any()
 
 
+@pytest.mark.full
+def test_every_sign_mask():
+    x = np.random.default_rng(0).integers(-128, 128, (16, 1)).astype(np.float32)
+    for mask in range(1 << 16):
+        signs = np.where(mask >> np.arange(16) & 1, -0.25, 0.25)
+        assert (rht.transform(x, RHT(mask))[0] == (x[:, 0] * signs) @ hadamard()).all(), mask
+
+
+def test_it_is_orthogonal():
+    """So a product over the transformed axis stays what it was, if both operands have the same signs."""
+    a, b = (make("normal", (64, 8), "float32", seed) for seed in (1, 2))
+    product = a.T.astype(np.float64) @ b
+    np.testing.assert_allclose(rht.transform(a, RHT()) @ rht.transform(b, RHT()).T, product, atol=1e-4)
+    assert np.abs(rht.transform(a, RHT()) @ rht.transform(b, RHT(0)).T - product).max() > 1
+    once = rht.transform(a, RHT(0))
+    np.testing.assert_allclose(rht.transform(np.ascontiguousarray(once.T), RHT(0)), a.T, atol=1e-6)
+
+
 def test_signs_of_zero_results():
     """Mask 0x2C95, an all-zero block: -0 at index 13 only where a sum of equal negative zeros gives it."""
     y = rht.transform(column(*[0] * 16), RHT(0x2C95))

@@ -136,6 +136,15 @@ def test_within_one_step_of_nearest_with_the_same_sign_and_scales(family, axis):
         assert (step == 1).any() and (step == -1).any()
 
 
+@pytest.mark.parametrize("axis", [-1, -2])
+def test_reconstruction(axis):
+    """Section 12."""
+    x = make("normal", (256, 256), "float32")
+    error = dequantize(quantize(x, axis=axis, key=KEY), "float32").astype(np.float64) - x
+    assert 10 * np.log10((x.astype(np.float64) ** 2).sum() / (error**2).sum()) > 15
+    assert abs(error.mean()) < 3 * error.std() / 256
+
+
 def test_nan_poisons_its_block_only():
     x = np.ones((16, 48), np.float32)
     x[3, 20] = np.nan
