@@ -121,10 +121,10 @@ def test_every_knob_changes_some_decision():
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("error", ["mae", "mse"])
-def test_the_order_changes_few_decisions(error):
-    x = make("normal", (2048, 2048), "bfloat16")
-    sequential, tree = (scale_bytes(quantize(x, spec_of(FourOverSix(error, order=o)))) for o in ("sequential", "tree"))
+def test_the_order_changes_few_decisions():
+    x = make("normal", (1024, 1024), "bfloat16")
+    specs = (spec_of(FourOverSix(order=order, emax=448)) for order in ("sequential", "tree"))
+    sequential, tree = (scale_bytes(quantize(x, spec)) for spec in specs)
     assert 0 < np.mean(sequential != tree) < 1e-3
 
 
