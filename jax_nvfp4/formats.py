@@ -61,6 +61,11 @@ class Format:
         return ((1, self.block), (self.block, self.block)) if self.has_tiles else ((1, self.block),)
 
     @property
+    def element_dtype(self) -> str:
+        """The dtype of one element. No array is stored in a dtype narrower than a byte: two E2M1 codes share one."""
+        return self.code_dtype if self.codes_per_byte == 1 else "float4_e2m1fn"
+
+    @property
     def block_bytes(self) -> int:
         """Bytes of codes that share a scale."""
         return self.block // self.codes_per_byte
