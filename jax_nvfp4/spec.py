@@ -115,8 +115,8 @@ class QuantSpec:
     scale_layout: ScaleLayout = "linear"
     rht: RHT | None = None
     four_over_six: FourOverSix | None = None
-    math: MathName = "exact"
     scale_rounding: ScaleRounding = "rceil"
+    math: MathName = "exact"
 
     def __post_init__(self):
         if not isinstance(self.format, str) or self.format not in FORMATS:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 
-from jax_nvfp4.formats import E4M3_MAX, E5M2_MAX
+from jax_nvfp4.formats import E4M3_MAX, MXFP8_E5M2_FORMAT
 
 DTYPE = np.dtype(ml_dtypes.float8_e4m3fn)
 E5M2 = np.dtype(ml_dtypes.float8_e5m2)
-LIMITS = {DTYPE: np.float32(E4M3_MAX), E5M2: np.float32(E5M2_MAX)}
+LIMITS = {DTYPE: np.float32(E4M3_MAX), E5M2: np.float32(MXFP8_E5M2_FORMAT.code_max)}
 NAN_BYTE = np.uint8(0x7F)
 
 

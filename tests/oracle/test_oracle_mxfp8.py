@@ -245,7 +245,7 @@ def test_what_is_refused():
         quantize(x, MXFP8, amax=1.0)
     with pytest.raises(ValueError, match="format 'mxfp8' is never rounded stochastically"):
         quantize(x, MXFP8, key=(1, 2))
-    with pytest.raises(ValueError, match=r"block of format 'mxfp8' must be \(1, 32\), got \(1, 16\)"):
+    with pytest.raises(ValueError, match=r"block of format 'mxfp8' must be \(1, 32\).*, got \(1, 16\)"):
         QuantSpec("mxfp8", (1, 16))
     with pytest.raises(ValueError, match="has no amax, so none per row"):
         QuantSpec("mxfp8", scope="row")
