@@ -137,7 +137,8 @@ class QuantSpec:
                 raise ValueError(f"{name} must be a jax_nvfp4.{kind.__name__} or None, got {reprlib.repr(given)}")
         if self.is_tile and self.scope != "tensor":
             raise ValueError(
-                f"a {self.block} block spans {block[0]} rows, so its amax cannot be per {self.scope}: use scope='tensor'"
+                f"a {self.block} block spans {block[0]} rows, so its amax cannot be per {self.scope}: "
+                "use scope='tensor'"
             )
         if not self.facts.has_amax and self.scope == "row":
             raise ValueError(f"format {self.format!r} has no amax, so none per row: use scope='tensor'")

@@ -17,9 +17,9 @@ import numpy as np
 
 import jax_nvfp4
 from jax_nvfp4 import oracle
-from jax_nvfp4.formats import FLOAT_DTYPES
+from jax_nvfp4.formats import FLOAT_DTYPES, SWIZZLE_ROWS
 from jax_nvfp4.mode import VERBS, Mode, blocks
-from jax_nvfp4.spec import NVFP4, NVFP4_2D, QuantSpec
+from jax_nvfp4.spec import MXFP8, NVFP4, NVFP4_2D, RHT, FourOverSix, QuantSpec
 
 Arrays = tuple[jax.Array, ...]
 
@@ -75,14 +75,28 @@ class Case:
         ]
         return "-".join([*words, *self.is_stochastic * ["stochastic"], *[self.dtype] * bool(self.dtype)])
 
+    def spec_of(self, axis: int) -> QuantSpec:
+        """The spec of one output: only a columnwise one has the Hadamard transform."""
+        return self.spec if axis == -2 else replace(self.spec, rht=None, math="exact")
+
     @property
     def mode(self) -> Mode:
         """How x is, or was, quantized."""
-        modes = [self.spec.mode(axis, stochastic=self.is_stochastic) for axis in self.axes]
-        if self.verb == "amax":
-            return replace(modes[0], row=None, col=None)
-        row, col = (next(filter(None, (getattr(m, side) for m in modes)), None) for side in ("row", "col"))
-        return replace(modes[0], row=row, col=col)
+        row, col = (
+            self.spec_of(axis).direction(self.is_stochastic) if axis in self.axes else None for axis in (-1, -2)
+        )
+        if self.verb == "amax" and self.spec.rht is None:
+            row = col = None
+        return replace(self.spec.scaling, row=row, col=col)
+
+    def group_sizes(self, x) -> np.ndarray | None:
+        """Sizes of groups of the rows of x (..., M, K), some empty and some rows left; None without groups."""
+        if self.spec.scope != "group":
+            return None
+        multiple = 1 if -2 not in self.axes else SWIZZLE_ROWS if self.is_swizzled else self.spec.facts.block
+        units = x.shape[-2] // multiple
+        sizes = np.array([units // 4, 0, units // 3, units // 8, 0], np.int32) * multiple
+        return np.broadcast_to(sizes, (*x.shape[:-2], sizes.size))
 
     @property
     def is_dual(self) -> bool:
@@ -148,30 +162,30 @@ class Case:
     def call(self, *operands) -> Arrays:
         """The operation alone, through the public functions: what the custom call writes."""
         if self.verb == "quantize":
-            return tuple(a for t in self._quantized(*operands) for a in (t.codes, t.scales))
+            return tuple(a for t in self._quantized(jax_nvfp4, *operands) for a in (t.codes, t.scales))
         if self.reads_codes:
             codes, scales, amax = operands
             t = jax_nvfp4.BlockScaled(codes, scales, amax, self.spec, self.axes[0])
             return (jax_nvfp4.decode(t) if self.verb == "decode" else jax_nvfp4.dequantize(t, self.dtype),)
         if self.verb == "amax":
-            return (jax_nvfp4.amax(*operands, scope=self.spec.scope),)
+            return self._amaxes(jax_nvfp4, *operands)
         x, *given = operands
         return (jax_nvfp4.qdq(x, self.spec, amax=given[0] if given else None),)
 
     def run(self, x) -> Arrays:
         """Everything a user gets for x (..., M, K), amaxes included."""
         if self.verb == "quantize":
-            return tuple(a for t in self._quantized(x) for a in arrays(t))
+            return tuple(a for t in self._quantized(jax_nvfp4, x) for a in arrays(t))
         return self.call(*self.operands(x))
 
     def reference(self, x: np.ndarray, amax=None) -> tuple[np.ndarray, ...]:
         """What `run` must return, through the oracle."""
         spec, words = self.spec, key_words(random_key()) if self.is_stochastic else None
         if self.verb == "amax":
-            return (oracle.amax(x, scope=spec.scope),)
+            return self._amaxes(oracle, x)
         if self.verb == "qdq":
             return (oracle.qdq(x, spec, amax=amax),)
-        quantized = [oracle.quantize(x, spec, axis=axis, amax=amax, key=words) for axis in self.axes]
+        quantized = self._quantized(oracle, x, amax, words)
         if self.verb == "quantize":
             return tuple(a for t in quantized for a in arrays(t))
         return self.read_reference(*arrays(quantized[0]))
@@ -182,16 +196,37 @@ class Case:
         t = oracle.Quantized(codes, scales, amax[0] if amax else None, self.spec, self.axes[0])
         return (oracle.decode(t) if self.verb == "decode" else oracle.dequantize(t, self.dtype),)
 
-    def _quantized(self, x, amax=None) -> tuple[jax_nvfp4.BlockScaled, ...]:
-        key = random_key() if self.is_stochastic else None
-        if self.is_dual:
-            return jax_nvfp4.quantize_dual(x, self.spec, amax=amax, key=key)
-        return (jax_nvfp4.quantize(x, self.spec, axis=self.axes[0], amax=amax, key=key),)
+    def _quantized(self, where, x, amax=None, key=None) -> tuple:
+        """What the functions of a module, jax_nvfp4 or its oracle, return for x."""
+        if self.is_stochastic and where is jax_nvfp4:
+            key = random_key()
+        options = {"amax": amax, "key": key}
+        sizes = self.group_sizes(x)
+        groups, prefix = ((), "") if sizes is None else ((sizes,), "grouped_")
+        if not self.is_dual:
+            axis = self.axes[0]
+            return (getattr(where, f"{prefix}quantize")(x, *groups, self.spec_of(axis), axis=axis, **options),)
+        dual = getattr(where, f"{prefix}quantize_dual")
+        return dual(x, *groups, self.spec_of(-1), col_spec=self.spec_of(-2), **options)
+
+    def _amaxes(self, where, x) -> tuple:
+        sizes = self.group_sizes(x)
+        options = {"rht": self.spec.rht, "dual": self.is_dual}
+        found = (
+            where.amax(x, scope=self.spec.scope, **options)
+            if sizes is None
+            else where.grouped_amax(x, sizes, **options)
+        )
+        return tuple(found) if self.is_dual else (found,)
 
 
 def _word(field: str, value) -> str:
     """How a name says one field of a spec."""
-    return field if value is True else f"{value}_scope" if field == "scope" else str(value)
+    if isinstance(value, RHT):
+        return field if value == RHT() else f"{field}_{value.sign_mask:04x}"
+    if isinstance(value, FourOverSix):
+        return f"4o6_{value.error}_{value.arithmetic}_{value.order}_{value.emax}"
+    return f"{value}_scope" if field == "scope" else str(value)
 
 
 def _is_defined(spec: QuantSpec, axes: tuple[int, ...], is_stochastic: bool) -> bool:
@@ -204,19 +239,46 @@ ROW_SCOPE = replace(NVFP4, scope="row")
 SPECS = tuple(
     replace(spec, scale_layout=layout) for spec in (NVFP4, ROW_SCOPE, NVFP4_2D) for layout in ("linear", "swizzled")
 )
-SWIZZLED, SWIZZLED_2D = (replace(spec, scale_layout="swizzled") for spec in (NVFP4, NVFP4_2D))
+SWIZZLED = replace(NVFP4, scale_layout="swizzled")
+HADAMARD = replace(NVFP4, rht=RHT())
+HADAMARD_SWIZZLED = replace(HADAMARD, scale_layout="swizzled")
+FAST = replace(HADAMARD, math="fast")
+GROUPS, HADAMARD_GROUPS, MX_GROUPS = (replace(spec, scope="group") for spec in (NVFP4, HADAMARD, MXFP8))
+SEARCHES = (
+    FourOverSix(),
+    FourOverSix(error="mse", arithmetic="fp16", order="tree", emax=448),
+    FourOverSix(error="abs_max"),
+)
+SEARCHED = tuple(replace(NVFP4, four_over_six=search) for search in SEARCHES)
+SEARCHED_2D, SEARCHED_ROW_SCOPE = (replace(spec, four_over_six=SEARCHES[0]) for spec in (NVFP4_2D, ROW_SCOPE))
+MX_FLOOR, MX_SWIZZLED = replace(MXFP8, scale_rounding="floor"), replace(MXFP8, scale_layout="swizzled")
+MX_E5M2 = QuantSpec("mxfp8_e5m2")
 
 CASES: tuple[Case, ...] = (
-    *(Case("amax", spec) for spec in (NVFP4, ROW_SCOPE)),
+    *(Case("amax", spec) for spec in (NVFP4, ROW_SCOPE, GROUPS)),
+    *(Case("amax", HADAMARD, axes) for axes in (COL, DUAL)),
+    Case("amax", HADAMARD_GROUPS, DUAL),
     *(
         Case("quantize", *mode)
         for mode in itertools.product(SPECS, (ROW, COL, DUAL), (False, True))
         if _is_defined(*mode)
     ),
+    *(Case("quantize", HADAMARD, *mode) for mode in itertools.product((COL, DUAL), (False, True))),
+    *(Case("quantize", spec, DUAL, True) for spec in (HADAMARD_SWIZZLED, FAST)),
+    Case("quantize", replace(HADAMARD, rht=RHT(0x2C95)), DUAL),
+    *(Case("quantize", spec, axes) for spec in SEARCHED for axes in (ROW, COL)),
+    Case("quantize", SEARCHED_2D, DUAL),
+    Case("quantize", SEARCHED_ROW_SCOPE, ROW),
+    *(Case("quantize", MXFP8, axes) for axes in (ROW, COL)),
+    *(Case("quantize", spec, DUAL) for spec in (MX_SWIZZLED, MX_FLOOR, MX_E5M2)),
+    *(Case("quantize", GROUPS, *mode) for mode in ((ROW, True), (COL, False))),
+    Case("quantize", HADAMARD_GROUPS, DUAL, True),
+    Case("quantize", MX_GROUPS, DUAL),
     *(Case("dequantize", NVFP4, ROW, dtype=dtype) for dtype in FLOAT_DTYPES),
-    *(Case("dequantize", spec, ROW, dtype="float32") for spec in (ROW_SCOPE, SWIZZLED)),
-    Case("dequantize", NVFP4, COL, dtype="float32"),
+    *(Case("dequantize", spec, ROW, dtype="float32") for spec in (ROW_SCOPE, SWIZZLED, SEARCHED[0], MXFP8, MX_E5M2)),
+    *(Case("dequantize", spec, COL, dtype="float32") for spec in (NVFP4, MXFP8)),
     *(Case("decode", NVFP4, axes, dtype="bfloat16") for axes in (ROW, COL)),
-    *(Case("qdq", spec) for spec in (NVFP4, NVFP4_2D, ROW_SCOPE)),
+    Case("decode", MXFP8, ROW, dtype="bfloat16"),
+    *(Case("qdq", spec) for spec in (NVFP4, NVFP4_2D, ROW_SCOPE, *SEARCHED, SEARCHED_2D, MXFP8, MX_FLOOR)),
 )
 """Every operation in every mode."""
