@@ -87,7 +87,7 @@ def grouped_quantize(
         axis: -1 or -2.
         amax: float32 (..., E), or one for all; None computes it.
         key, origin: as in `quantize`; a group does not restart the random stream.
-        tail: "zero" for rows past the last group whose codes and scales are 0 (MXFP8: scales only). Those that
+        tail: "zero" for rows past the last group whose codes and scales are 0 (MXFP8: column scales only). Those that
             "unspecified" allows are the same here.
 
     Returns:
@@ -155,8 +155,9 @@ def _quantize(x, groups: Groups, spec: QuantSpec, axis: int, amax, key, origin, 
     steps = make_steps(x, of_blocks, spec, axis, key, origin, math=math)
 
     capacity = np.broadcast_to(groups.capacity_of_blocks(axis, block), steps.s.shape)
-    scales = np.where(capacity, np.uint8(0), steps.s.view(np.uint8)).view(steps.s.dtype)
-    codes = steps.codes
+    scales, codes = steps.s, steps.codes
+    if spec.facts.has_amax or axis == -2:  # rows of MXFP8 have nothing to do with groups
+        scales = np.where(capacity, np.uint8(0), scales.view(np.uint8)).view(scales.dtype)
     if spec.facts.has_amax:
         codes = np.where(np.repeat(capacity, block, axis=-1), np.uint8(0), codes)
     codes = packed(steps._replace(codes=codes), spec)
