@@ -94,8 +94,8 @@ NVFP4_INLINE void SearchColumnScales(const typename Float::Word* __restrict x, i
   }
 }
 
-// The same where 16x16 tiles of a strip are the blocks: the errors of the 16 rows are summed by the tree, or their
-// largest is taken.
+// The same where 16x16 tiles of a strip are the blocks: the errors of the 16 rows are summed by the tree,
+// whatever they measure.
 template <typename Float>
 NVFP4_INLINE void SearchTileScales(const typename Float::Word* __restrict x, int64_t stride,
                                    const float* __restrict amax, int64_t tiles, const TensorScale& tensor,
@@ -105,14 +105,12 @@ NVFP4_INLINE void SearchTileScales(const typename Float::Word* __restrict x, int
     float error[2];
     for (int k = 0; k < 2; ++k) {
       float of_row[kBlock];
-      uint32_t largest = 0;
       for (int64_t r = 0; r < kBlock; ++r) {
         float values[kBlock];
         for (int64_t i = 0; i < kBlock; ++i) values[i] = Float::Widen(x[r * stride + tile * kBlock + i]);
         of_row[r] = ScaleError(values, of.scale[k], of.multiplier[k], tensor, search);
-        largest = std::max(largest, MagnitudeBits(of_row[r]));
       }
-      error[k] = search.error == SearchError::kAbsMax ? FromBits(largest) : TreeSum(of_row);
+      error[k] = TreeSum(of_row);
     }
     const int picked = error[1] < error[0];
     scales[tile] = of.scale[picked];

@@ -11,7 +11,7 @@ from typing import Literal, get_args
 import jax
 import jax.numpy as jnp
 
-from jax_nvfp4.formats import NVFP4_FORMAT, round_up
+from jax_nvfp4.formats import NVFP4_FORMAT, SWIZZLE_ROWS, round_up
 from jax_nvfp4.ops import arguments
 from jax_nvfp4.ops.amax import reduced
 from jax_nvfp4.ops.quantize import run, with_own_amax
@@ -196,6 +196,11 @@ def _grouped_spec(spec, axis: int, x, name: str = "spec") -> QuantSpec:
     if spec.is_tile or spec.scope == "row":
         raise ValueError(f"groups have (1, 16) blocks and an amax each, got {name} {spec}: NVFP4 has them")
     arguments.whole_blocks(x, spec, axis)
+    if axis == -2 and spec.scale_layout == "swizzled" and x.shape[-2] % SWIZZLE_ROWS:
+        raise ValueError(
+            f"swizzled columnwise scales need a multiple of {SWIZZLE_ROWS} rows, got x {x.shape}: "
+            f"pad_groups(x, group_sizes, {SWIZZLE_ROWS}) makes one"
+        )
     return replace(spec, scope="group")
 
 
