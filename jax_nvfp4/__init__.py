@@ -2,6 +2,7 @@
 
 from jax_nvfp4 import oracle
 from jax_nvfp4.export import export_checks
+from jax_nvfp4.io import load, save
 from jax_nvfp4.ops.amax import amax
 from jax_nvfp4.ops.dequantize import decode, dequantize
 from jax_nvfp4.ops.padding import pad_to_blocks
@@ -12,7 +13,7 @@ from jax_nvfp4.products.dot import dot
 from jax_nvfp4.products.matmul import block_scaled_matmul
 from jax_nvfp4.sharding import max_over
 from jax_nvfp4.spec import NVFP4, NVFP4_2D, NVFP4_QAT, NVFP4_TRAINING, QuantSpec, Recipe
-from jax_nvfp4.tensor import BlockScaled, load, save
+from jax_nvfp4.tensor import BlockScaled
 
 __version__ = "0.1.0"
 

@@ -1,10 +1,13 @@
-"""`jax.export` of programs that quantize."""
+"""`jax.export` of programs that quantize, and of those that take or return a `BlockScaled`."""
 
 from __future__ import annotations
 
-from jax.export import DisabledSafetyCheck
+import json
 
-from jax_nvfp4 import ffi
+from jax.export import DisabledSafetyCheck, register_pytree_node_serialization
+
+from jax_nvfp4 import ffi, io
+from jax_nvfp4.tensor import BlockScaled
 
 
 def export_checks() -> list[DisabledSafetyCheck]:
@@ -15,3 +18,11 @@ def export_checks() -> list[DisabledSafetyCheck]:
     minor version.
     """
     return [DisabledSafetyCheck.custom_call(target) for target in ffi.TARGETS]
+
+
+register_pytree_node_serialization(
+    BlockScaled,
+    serialized_name=io.KIND,
+    serialize_auxdata=lambda static: json.dumps(io.static_fields(*static)).encode(),
+    deserialize_auxdata=lambda text: io.static_from_fields(json.loads(text)),
+)

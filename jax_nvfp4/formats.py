@@ -12,13 +12,15 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 Block = tuple[int, int]
-"""Rows and columns that share one block scale, for blocks along the last axis: (1, 16) or (16, 16)."""
+"""Rows and columns that share one block scale, for blocks along the last axis: (1, 16), (16, 16) or (1, 32)."""
 
 ScaleLayout = Literal["linear", "swizzled"]
 """Linear: (R, C/block) row-major. Swizzled: the 128x4 tiles that block-scaled matrix units read (section 9)."""
 
 E2M1_MAX = 6.0
 E4M3_MAX = 448.0
+E5M2_MAX = 57344.0
+E8M0_MAX = 2.0**127
 FLOAT_DTYPES = ("bfloat16", "float16", "float32")
 """Names of the dtypes that can be quantized, and that dequantize can return."""
 
@@ -57,6 +59,11 @@ class Format:
     def blocks(self) -> tuple[Block, ...]:
         """The blocks there are."""
         return ((1, self.block), (self.block, self.block)) if self.has_tiles else ((1, self.block),)
+
+    @property
+    def element_dtype(self) -> str:
+        """The dtype of one element. No array is stored in a dtype narrower than a byte: two E2M1 codes share one."""
+        return self.code_dtype if self.codes_per_byte == 1 else "float4_e2m1fn"
 
     @property
     def block_bytes(self) -> int:
@@ -98,12 +105,12 @@ MXFP8_FORMAT = Format(
     codes_per_byte=1,
     code_max=E4M3_MAX,
     scale_dtype="float8_e8m0fnu",
-    scale_max=2.0**127,
+    scale_max=E8M0_MAX,
     has_tiles=False,
     has_amax=False,
 )
 
-MXFP8_E5M2_FORMAT = replace(MXFP8_FORMAT, name="mxfp8_e5m2", code_dtype="float8_e5m2", code_max=57344.0)
+MXFP8_E5M2_FORMAT = replace(MXFP8_FORMAT, name="mxfp8_e5m2", code_dtype="float8_e5m2", code_max=E5M2_MAX)
 
 FORMATS: dict[str, Format] = {f.name: f for f in (NVFP4_FORMAT, MXFP8_FORMAT, MXFP8_E5M2_FORMAT)}
 """Every format by name. A custom call gets its index."""

@@ -218,6 +218,8 @@ def result(role: str, mode: Mode, batch: tuple, rows, columns, groups: int, dtyp
     """
     if role.endswith("amax"):
         return (*batch, *{Scope.TENSOR: (), Scope.ROW: (rows,), Scope.GROUP: (groups,)}[mode.scope]), "float32"
+    if role == "group_sizes":
+        return (*batch, groups), "int32"
     if role == "y":
         return (*batch, rows, columns), dtype
     side, what = role.split("_")

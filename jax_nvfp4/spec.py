@@ -6,8 +6,10 @@ JAX: the oracle takes the same objects.
 
 from __future__ import annotations
 
+import reprlib
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from numbers import Integral
+from typing import Any, Literal, get_args
 
 from jax_nvfp4.formats import FORMATS, NVFP4_FORMAT, Block, Format, ScaleLayout
 from jax_nvfp4.mode import NO_RHT, Direction, Math, Mode, Scope, Search, SearchError
@@ -16,6 +18,15 @@ ScopeName = Literal["tensor", "row", "group"]
 """What one amax covers: a whole (M, K) matrix, each of its rows, or each group of its rows. Leading axes are batch."""
 
 MathName = Literal["exact", "fast"]
+ScaleRounding = Literal["rceil", "floor"]
+
+
+def _check_choices(owner: object, **choices: Any) -> None:
+    """Raise unless each named field of `owner` has one of the values of its Literal."""
+    for name, literal in choices.items():
+        given, allowed = getattr(owner, name), get_args(literal)
+        if not isinstance(given, str | int) or given not in allowed:
+            raise ValueError(f"{name} must be one of {allowed}, got {reprlib.repr(given)}")
 
 
 @dataclass(frozen=True)
@@ -32,8 +43,14 @@ class RHT:
     sign_mask: int = 0xD7E8
 
     def __post_init__(self):
-        if not isinstance(self.sign_mask, int) or not 0 <= self.sign_mask < 1 << 16:
+        is_int = isinstance(self.sign_mask, int) and not isinstance(self.sign_mask, bool)
+        if not is_int or not 0 <= self.sign_mask < 1 << 16:
             raise ValueError(f"sign_mask must be a 16-bit mask, 0 to 0xFFFF, got {self.sign_mask!r}")
+
+
+ErrorName = Literal["mae", "mse", "abs_max"]
+ErrorArithmetic = Literal["exact", "fp16"]
+ErrorOrder = Literal["sequential", "tree"]
 
 
 @dataclass(frozen=True)
@@ -41,30 +58,24 @@ class FourOverSix:
     """Per block, the scale that maps the maximum to 6 competes with the one that maps it to 4 (section 5).
 
     Attributes:
-        error: what is compared: "mae", "mse", or "abs_max", the largest difference.
-        arithmetic: "exact" differences from x, or "fp16" ones in units of the block scale.
-        order: of the sum over a block, "sequential" or "tree".
+        error: what is compared: "mae", the sum of the differences, "mse", of their squares, or "abs_max", the
+            largest difference.
+        arithmetic: "exact" for differences from x, "fp16" for differences in units of the block scale, where
+            quantized values are exact in float16.
+        order: of the sum over 16 elements, "sequential" or "tree".
         emax: the largest block scale, 256 or 448.
 
     Raises:
         ValueError: another value.
     """
 
-    error: Literal["mae", "mse", "abs_max"] = "mae"
-    arithmetic: Literal["exact", "fp16"] = "exact"
-    order: Literal["sequential", "tree"] = "sequential"
+    error: ErrorName = "mae"
+    arithmetic: ErrorArithmetic = "exact"
+    order: ErrorOrder = "sequential"
     emax: int = 256
 
     def __post_init__(self):
-        allowed = {
-            "error": ("mae", "mse", "abs_max"),
-            "arithmetic": ("exact", "fp16"),
-            "order": ("sequential", "tree"),
-            "emax": (256, 448),
-        }
-        for name, values in allowed.items():
-            if getattr(self, name) not in values:
-                raise ValueError(f"{name} must be one of {values}, got {getattr(self, name)!r}")
+        _check_choices(self, error=ErrorName, arithmetic=ErrorArithmetic, order=ErrorOrder, emax=Literal[256, 448])
 
     @property
     def search(self) -> Search:
@@ -78,21 +89,21 @@ class QuantSpec:
 
     Attributes:
         format: "nvfp4", E2M1 elements with E4M3 block scales and a float32 amax (section 2); "mxfp8" or "mxfp8_e5m2",
-            E4M3 or E5M2 elements with a power of two per block and no amax (section 8).
-        block: (1, 16), for MXFP8 (1, 32), for one scale per run of elements along the quantized axis, which is the
-            default; (16, 16) for one scale per aligned tile, which makes the row and the column quantization of a
-            weight share their codes.
+            E4M3 or E5M2 elements with E8M0 block scales and no amax (section 8).
+        block: (1, 16) for one scale per 16 elements along the quantized axis, (16, 16) for one scale per
+            aligned tile, which makes the row and the column quantization of a weight share their codes; (1, 32) for
+            MXFP8. None is the first that the format has.
         scope: what one amax covers, "tensor" (the trailing matrix), "row" or "group". Row scope exists for
             (1, 16) blocks along the last axis only; group scope is what grouped operations make.
         scale_layout: "linear" or "swizzled" block scales.
         rht: the random Hadamard transform that comes before quantizing, for (1, 16) blocks along axis -2 only.
-        four_over_six: how each block scale is chosen of two; None for the standard scale. Never stochastic, never with
-            `rht`.
-        scale_rounding: of powers of two: "rceil", with which no element saturates, or "floor", that of the binade of
-            the block maximum.
-        math: "exact", or "fast" for the approximate reciprocal of section 7 in a `quantize_dual` with `rht`.
+        four_over_six: how each block scale is chosen of two (section 5); None for the standard scale. Never stochastic,
+            never with `rht`.
+        math: "exact", or "fast" for the approximate reciprocal of section 7, which a row and column quantize with
+            `rht` can ask for.
+        scale_rounding: of E8M0 scales, "rceil" (up, so that no element saturates) or "floor". NVFP4 has none.
 
-    Rounding is not part of the spec: a `key` given to the operation means stochastic, none means nearest.
+    Rounding of elements is not part of the spec: a `key` given to the operation means stochastic, none means nearest.
 
     Raises:
         ValueError: the combination has no definition in the numerics contract.
@@ -104,43 +115,43 @@ class QuantSpec:
     scale_layout: ScaleLayout = "linear"
     rht: RHT | None = None
     four_over_six: FourOverSix | None = None
-    scale_rounding: Literal["rceil", "floor"] = "rceil"
+    scale_rounding: ScaleRounding = "rceil"
     math: MathName = "exact"
 
     def __post_init__(self):
-        if self.format not in FORMATS:
-            raise ValueError(f"format must be one of {', '.join(map(repr, FORMATS))}, got {self.format!r}")
+        if not isinstance(self.format, str) or self.format not in FORMATS:
+            raise ValueError(f"format must be one of {tuple(FORMATS)}, got {reprlib.repr(self.format)}")
         block = self.facts.blocks[0] if self.block is None else self.block
-        block = tuple(block) if isinstance(block, tuple | list) else block
-        object.__setattr__(self, "block", block)
-        if block not in self.facts.blocks:
-            allowed = " or ".join(map(str, self.facts.blocks))
-            raise ValueError(f"block of format {self.format!r} must be {allowed}, got {self.block!r}")
-        if self.scope not in get_args(ScopeName):
-            raise ValueError(f"scope must be one of {get_args(ScopeName)}, got {self.scope!r}")
-        if self.scale_layout not in get_args(ScaleLayout):
-            raise ValueError(f"scale_layout must be one of {get_args(ScaleLayout)}, got {self.scale_layout!r}")
-        if self.scale_rounding not in ("rceil", "floor"):
-            raise ValueError(f"scale_rounding must be 'rceil' or 'floor', got {self.scale_rounding!r}")
-        if self.facts.has_amax and self.scale_rounding != "rceil":
-            raise ValueError(f"scale_rounding belongs to powers of two, which {self.format!r} does not have")
-        if not self.facts.has_amax and (self.scope == "row" or self.rht or self.four_over_six):
-            raise ValueError(f"format {self.format!r} has no amax: no scope='row', no rht and no four_over_six")
-        if self.math not in get_args(MathName):
-            raise ValueError(f"math must be one of {get_args(MathName)}, got {self.math!r}")
-        if self.rht is not None and not isinstance(self.rht, RHT):
-            raise ValueError(f"rht must be a jax_nvfp4.RHT or None, got {self.rht!r}")
-        if self.four_over_six is not None and not isinstance(self.four_over_six, FourOverSix):
-            raise ValueError(f"four_over_six must be a jax_nvfp4.FourOverSix or None, got {self.four_over_six!r}")
-        if self.four_over_six is not None and self.rht is not None:
-            raise ValueError("four-over-six is not defined with a Hadamard transform (section 5): leave one out")
+        is_pair = isinstance(block, tuple | list) and all(isinstance(n, Integral) for n in block)
+        if not is_pair or tuple(block) not in self.facts.blocks:
+            blocks = " or ".join(map(str, self.facts.blocks))
+            raise ValueError(
+                f"block of format {self.format!r} must be {blocks}, rows and columns that share a scale, "
+                f"got {reprlib.repr(block)}"
+            )
+        object.__setattr__(self, "block", tuple(map(int, block)))
+        _check_choices(self, scope=ScopeName, scale_layout=ScaleLayout, math=MathName, scale_rounding=ScaleRounding)
+        for name, kind in (("rht", RHT), ("four_over_six", FourOverSix)):
+            given = getattr(self, name)
+            if not isinstance(given, kind | None):
+                raise ValueError(f"{name} must be a jax_nvfp4.{kind.__name__} or None, got {reprlib.repr(given)}")
+        if self.is_tile and self.scope != "tensor":
+            raise ValueError(
+                f"a {self.block} block spans {block[0]} rows, so its amax cannot be per {self.scope}: use scope='tensor'"
+            )
+        if not self.facts.has_amax and self.scope == "row":
+            raise ValueError(f"format {self.format!r} has no amax, so none per row: use scope='tensor'")
+        if not self.facts.has_amax and (self.rht is not None or self.four_over_six is not None):
+            raise ValueError(f"rht and four_over_six belong to NVFP4, got format {self.format!r}: leave them out")
         if self.rht is not None and (self.is_tile or self.scope == "row"):
             raise ValueError("the Hadamard transform mixes 16 rows: it needs (1, 16) blocks and no amax per row")
+        if self.rht is not None and self.four_over_six is not None:
+            raise ValueError("four-over-six is not defined with a Hadamard transform (section 5): leave one out")
         if self.math == "fast" and self.rht is None:
             raise ValueError("fast math exists for the Hadamard transform only (section 7): give rht=RHT() too")
-        if self.is_tile and self.scope == "row":
+        if self.facts.has_amax and self.scale_rounding != "rceil":
             raise ValueError(
-                f"a {block} block spans {block[0]} rows, so its amax cannot be per row: use scope='tensor'"
+                f"scale_rounding belongs to E8M0 scales, which {self.format!r} does not have: leave it out"
             )
 
     @property
@@ -152,6 +163,11 @@ class QuantSpec:
     def is_tile(self) -> bool:
         """Whether one block scale covers a square tile."""
         return self.block[0] > 1
+
+    @property
+    def emax(self) -> float:
+        """The largest block scale (Emax of section 2)."""
+        return self.facts.scale_max if self.four_over_six is None else float(self.four_over_six.emax)
 
     def mode(self, axis: int = -1, *, stochastic: bool = False) -> Mode:
         """What a call is told that has one output, or one quantized operand, with blocks along `axis`."""
@@ -166,11 +182,6 @@ class QuantSpec:
         scope, math = Scope[self.scope.upper()], Math[self.math.upper()]
         return Mode(self.facts, scope, math, emax=self.emax, search=search, scale_floor=floor)
 
-    @property
-    def emax(self) -> float:
-        """The largest block scale."""
-        return self.facts.scale_max if self.four_over_six is None else float(self.four_over_six.emax)
-
     def direction(self, stochastic: bool = False) -> Direction:
         """What a call is told about one of its outputs."""
         rht = NO_RHT if self.rht is None else self.rht.sign_mask
@@ -179,7 +190,7 @@ class QuantSpec:
 
 NVFP4 = QuantSpec()
 NVFP4_2D = QuantSpec(block=NVFP4_FORMAT.blocks[1])
-MXFP8 = QuantSpec("mxfp8")
+MXFP8 = QuantSpec(format="mxfp8")
 
 
 @dataclass(frozen=True)
@@ -219,15 +230,12 @@ class Recipe:
         if self.rht is not None and not self.is_training:
             raise ValueError("rht belongs to the weight gradient of a training recipe: leave it out")
 
-    @property
-    def x_columnwise(self) -> QuantSpec:
-        """The spec of the columnwise copy of the activation, for the weight gradient."""
-        return replace(self.x or NVFP4, rht=self.rht)
-
-    @property
-    def grad_columnwise(self) -> QuantSpec:
-        """The spec of the columnwise copy of the gradient, likewise."""
-        return replace(self.grad or NVFP4, rht=self.rht)
+    def both_ways(self, operand: Literal["x", "grad"]) -> tuple[QuantSpec, QuantSpec]:
+        """The specs of an operand of a training recipe as it is quantized along its rows, and along its columns."""
+        spec = self.x if operand == "x" else self.grad
+        if spec is None:
+            raise ValueError(f"this recipe does not quantize {operand}: it is not one of training")
+        return spec, replace(spec, rht=self.rht)
 
     @property
     def is_training(self) -> bool:

@@ -16,7 +16,7 @@ ffi::Error Run(cudaStream_t stream, ffi::AnyBuffer x, ffi::Result<ffi::AnyBuffer
   error = what == kPhilox ? CheckBuffer("result", *out, ffi::DataType::U32, {count, 4})
                           : CheckBuffer("result", *out, ffi::DataType::U8, {count});
   if (error.failure() || count == 0) return error;
-  return launch_selftest(stream, ffi::DataType::F32, Mode{}, Flat(x), Flat(*out), count, what);
+  return launch_selftest(stream, ffi::DataType::F32, kNoMode, Flat(x), Flat(*out), count, what);
 }
 
 auto Signature() { return ffi::Ffi::Bind().Ctx<Stream>().Arg<ffi::AnyBuffer>().Ret<ffi::AnyBuffer>(); }

@@ -7,6 +7,7 @@
 #include <initializer_list>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "formats.h"
@@ -18,6 +19,42 @@ namespace jax_nvfp4 {
 enum class Verb { kAmax, kQuantize, kQdq, kDequantize, kDecode };
 
 enum class Role { kX, kY, kAmax, kColAmax, kGroupSizes, kSeed, kOrigin, kRowCodes, kRowScales, kColCodes, kColScales };
+
+inline const char* Name(Role role) {
+  switch (role) {
+    case Role::kX:
+      return "x";
+    case Role::kY:
+      return "y";
+    case Role::kAmax:
+      return "amax";
+    case Role::kColAmax:
+      return "column amax";
+    case Role::kGroupSizes:
+      return "group sizes";
+    case Role::kSeed:
+      return "seed";
+    case Role::kOrigin:
+      return "origin";
+    case Role::kRowCodes:
+      return "row codes";
+    case Role::kRowScales:
+      return "row scales";
+    case Role::kColCodes:
+      return "column codes";
+    case Role::kColScales:
+      return "column scales";
+  }
+  return "?";
+}
+
+inline std::string Names(const std::vector<Role>& roles) {
+  std::string text;
+  for (Role role : roles) text += (text.empty() ? "" : ", ") + std::string(Name(role));
+  return text;
+}
+
+inline constexpr char kOtherVersion[] = ": the library and the package are of different versions";
 
 using Dims = std::vector<int64_t>;
 
@@ -31,7 +68,7 @@ ffi::Error Invalid(const Parts&... parts) {
 inline std::string Text(const Dims& dims) {
   std::string text;
   for (int64_t dim : dims) text += (text.empty() ? "" : ", ") + std::to_string(dim);
-  return "(" + text + ")";
+  return "(" + text + (dims.size() == 1 ? ",)" : ")");  // as Python writes it
 }
 
 inline Dims DimsOf(const ffi::AnyBuffer& buffer) {
@@ -111,13 +148,12 @@ class Call {
   }
 
   ffi::Error Read(Verb verb, ffi::RemainingArgs args, ffi::RemainingRets rets) {
-    if (static_cast<int32_t>(mode.format) < 0 || static_cast<int32_t>(mode.format) >= kFormatCount) {
-      return Invalid("unknown format ", static_cast<int32_t>(mode.format));
-    }
+    if (ffi::Error error = CheckMode(verb); error.failure()) return error;
     const Roles roles = RolesOf(verb, mode);
     if (args.size() != roles.operands.size() || rets.size() != roles.results.size()) {
-      return Invalid("this mode has ", roles.operands.size(), " operands and ", roles.results.size(),
-                     " results, got ", args.size(), " and ", rets.size());
+      return Invalid("this mode has ", roles.operands.size(), " operands (", Names(roles.operands), ") and ",
+                     roles.results.size(), " results (", Names(roles.results), "), got ", args.size(), " and ",
+                     rets.size());
     }
     for (size_t i = 0; i < args.size(); ++i) {
       ffi::ErrorOr<ffi::AnyBuffer> operand = args.get<ffi::AnyBuffer>(i);
@@ -132,30 +168,33 @@ class Call {
     return Check(verb);
   }
 
-  void Add(Role role, const ffi::AnyBuffer& buffer) {
-    roles_.push_back(role);
-    buffers_.push_back(buffer);
-  }
-
-  ffi::Error Check(Verb verb) {
-    const Role matrix = has(Role::kX) ? Role::kX : Role::kY;
-    const char* name = has(Role::kX) ? "x" : "y";
-    dims_ = DimsOf(buffer(matrix));
-    dtype = buffer(matrix).element_type();
-    if (dims_.size() < 2) return Invalid(name, " must have at least 2 dimensions, got ", Text(dims_));
-    rows = dims_[dims_.size() - 2], cols = dims_[dims_.size() - 1];
-    for (size_t i = 0; i + 2 < dims_.size(); ++i) batch *= dims_[i];
-    if (dtype != ffi::DataType::BF16 && dtype != ffi::DataType::F16 && dtype != ffi::DataType::F32) {
-      return Invalid(name, " must be BF16, F16 or F32, got ", dtype);
+  // Everything that can be said about the mode before the buffers are known.
+  ffi::Error CheckMode(Verb verb) const {
+    const int32_t format = static_cast<int32_t>(mode.format), scope = static_cast<int32_t>(mode.scope);
+    if (format < 0 || format >= kFormatCount) {
+      return Invalid("format of the mode must be 0 to ", kFormatCount - 1, ", got ", format, kOtherVersion);
     }
-    if (verb == Verb::kDecode && dtype != ffi::DataType::BF16) return Invalid("y must be BF16, got ", dtype);
-    if (verb != Verb::kAmax && !mode.row.present && !mode.col.present) return Invalid("a mode without a direction");
+    if (scope < 0 || scope > static_cast<int32_t>(Scope::kGroup)) {
+      return Invalid("scope of the mode must be 0 (tensor), 1 (row) or 2 (group), got ", scope, kOtherVersion);
+    }
+    const int32_t math = static_cast<int32_t>(mode.math), error = static_cast<int32_t>(mode.search.error);
+    if (math < 0 || math > static_cast<int32_t>(Math::kFast)) {
+      return Invalid("math of the mode must be 0 (exact) or 1 (fast), got ", math, kOtherVersion);
+    }
+    if (error < 0 || error > static_cast<int32_t>(SearchError::kAbsMax)) {
+      return Invalid("search_error of the mode must be 0 to 3, got ", error, kOtherVersion);
+    }
+    for (const auto& [name, direction] : {std::pair{"row", mode.row}, std::pair{"col", mode.col}}) {
+      if (!direction.present && (direction.tile || direction.stochastic || direction.swizzled || direction.rht != kNoRht)) {
+        return Invalid("the mode says how ", name, " is quantized, but has no ", name);
+      }
+    }
     if (mode.tile() && !mode.facts().has_tiles) return Invalid("this format has no tiles");
     if (mode.row_scope() && (mode.col.present || mode.tile())) {
       return Invalid("an amax per row needs blocks of one row along the last axis: give one amax per matrix");
     }
     if (mode.row.present && mode.col.present && mode.row.tile != mode.col.tile) {
-      return Invalid("both directions of a call have the same blocks");
+      return Invalid("both directions of a call have the same blocks: make two calls");
     }
     if (mode.row.has_rht()) return Invalid("the transform runs along the rows of x: only a column direction has it");
     if (mode.tile() && (mode.col.has_rht() || mode.grouped())) return Invalid("tiles have neither transform nor groups");
@@ -165,16 +204,45 @@ class Call {
     if (mode.search.present() && (mode.stochastic() || mode.col.has_rht())) {
       return Invalid("four-over-six has neither stochastic rounding nor the Hadamard transform");
     }
+    if (mode.tile() && mode.stochastic()) return Invalid("tiles are never rounded stochastically: use blocks of one row");
+    if (verb == Verb::kAmax) {
+      const bool whole = !mode.row.present && !mode.col.present;
+      if (!whole && !mode.col.has_rht()) return Invalid("an amax along columns is one of the Hadamard transform");
+      return ffi::Error::Success();
+    }
     if (mode.math == Math::kFast && !(mode.dual() && mode.col.has_rht())) {
       return Invalid("fast math belongs to a call with both directions and the Hadamard transform");
     }
-    if (matrix == Role::kY && mode.grouped()) return Invalid("an amax per group belongs to quantizing");
+    if (!mode.row.present && !mode.col.present) return Invalid("the mode has neither row nor col: it needs a direction");
+    if (verb == Verb::kQuantize) return ffi::Error::Success();
+    if (mode.grouped()) return Invalid("only amax and quantize have groups");
+    if (mode.col.present) return Invalid("only quantize has a col: pass the operand as it is stored, as row");
+    if (mode.row.stochastic) return Invalid("only quantize rounds stochastically");
+    if (mode.row.swizzled) return Invalid("scales are linear here: unswizzle them first");
+    return ffi::Error::Success();
+  }
+
+  void Add(Role role, const ffi::AnyBuffer& buffer) {
+    roles_.push_back(role);
+    buffers_.push_back(buffer);
+  }
+
+  ffi::Error Check(Verb verb) {
+    const Role matrix = has(Role::kX) ? Role::kX : Role::kY;
+    const char* name = Name(matrix);
+    dims_ = DimsOf(buffer(matrix));
+    dtype = buffer(matrix).element_type();
+    if (dims_.size() < 2) return Invalid(name, " must have at least 2 dimensions, got ", Text(dims_));
+    rows = dims_[dims_.size() - 2], cols = dims_[dims_.size() - 1];
+    for (size_t i = 0; i + 2 < dims_.size(); ++i) batch *= dims_[i];
+    if (dtype != ffi::DataType::BF16 && dtype != ffi::DataType::F16 && dtype != ffi::DataType::F32) {
+      return Invalid(name, " must be BF16, F16 or F32, got ", dtype);
+    }
+    if (verb == Verb::kDecode && dtype != ffi::DataType::BF16) return Invalid("y must be BF16, got ", dtype);
     if (mode.grouped()) {
       const Dims sizes = DimsOf(buffer(Role::kGroupSizes));
       groups = sizes.empty() ? 0 : sizes.back();
     }
-    if (mode.tile() && mode.stochastic()) return Invalid("tiles are never rounded stochastically");
-    if (matrix == Role::kY && mode.row.swizzled) return Invalid("scales are read in the linear layout");
     const int64_t block = mode.facts().block;
     const bool quantizes = verb != Verb::kAmax;
     if (quantizes && (mode.row.present || mode.tile()) && cols % block != 0) return NotWhole("columns", name, cols);
@@ -193,27 +261,25 @@ class Call {
   ffi::Error CheckRole(Role role, const ffi::AnyBuffer& buffer) const {
     switch (role) {
       case Role::kX:
-        return CheckBuffer("x", buffer, dtype, dims_);
       case Role::kY:
-        return CheckBuffer("y", buffer, dtype, dims_);
+        return CheckBuffer(Name(role), buffer, dtype, dims_);
       case Role::kAmax:
-        return CheckBuffer("amax", buffer, ffi::DataType::F32, Scopes());
       case Role::kColAmax:
-        return CheckBuffer("column amax", buffer, ffi::DataType::F32, Scopes());
+        return CheckBuffer(Name(role), buffer, ffi::DataType::F32, Scopes());
       case Role::kGroupSizes:
-        return CheckBuffer("group sizes", buffer, ffi::DataType::S32, Batched({groups}));
+        return CheckBuffer(Name(role), buffer, ffi::DataType::S32, Batched({groups}));
       case Role::kSeed:
-        return CheckBuffer("seed", buffer, ffi::DataType::U32, Batched({2}));
+        return CheckBuffer(Name(role), buffer, ffi::DataType::U32, Batched({2}));
       case Role::kOrigin:
-        return CheckBuffer("origin", buffer, ffi::DataType::U32, Batched({3}));
+        return CheckBuffer(Name(role), buffer, ffi::DataType::U32, Batched({3}));
       case Role::kRowCodes:
-        return CheckBuffer("row codes", buffer, mode.facts().code_dtype, Codes(rows, cols));
+        return CheckBuffer(Name(role), buffer, mode.facts().code_dtype, Codes(rows, cols));
       case Role::kColCodes:
-        return CheckBuffer("column codes", buffer, mode.facts().code_dtype, Codes(cols, rows));
+        return CheckBuffer(Name(role), buffer, mode.facts().code_dtype, Codes(cols, rows));
       case Role::kRowScales:
-        return CheckBuffer("row scales", buffer, mode.facts().scale_dtype, Scales(rows, cols, mode.row));
+        return CheckBuffer(Name(role), buffer, mode.facts().scale_dtype, Scales(rows, cols, mode.row));
       case Role::kColScales:
-        return CheckBuffer("column scales", buffer, mode.facts().scale_dtype, Scales(cols, rows, mode.col));
+        return CheckBuffer(Name(role), buffer, mode.facts().scale_dtype, Scales(cols, rows, mode.col));
     }
     return ffi::Error::Internal("no such role");
   }

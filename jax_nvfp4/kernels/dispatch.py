@@ -12,7 +12,7 @@ from pathlib import Path
 from jax_nvfp4.formats import Format
 from jax_nvfp4.kernels.families import FAMILIES
 from jax_nvfp4.kernels.variants import OPTIONAL, VARIANTS, Variant
-from jax_nvfp4.mode import Direction
+from jax_nvfp4.mode import Direction, Mode
 
 DTYPES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
 """Names of the dtypes of the variants in xla::ffi::DataType."""
@@ -59,7 +59,7 @@ def generate(variants: tuple[Variant, ...], archs: list[str], out: Path) -> None
         if len(found) != 1:
             raise RuntimeError(f"the variants of {kernel} take different parameters: {sorted(found)}")
     launches = (_launch_function(kernel, found.pop()) for kernel, found in signatures.items())
-    header = HEADER.format(kernels=", ".join(kernels), launches="\n".join(launches))
+    header = HEADER.format(kernels=", ".join(kernels), mode=literal(Mode()), launches="\n".join(launches))
     capabilities = [(c.split("."), arch) for arch, family in FAMILIES.items() for c in family.capabilities]
     source = SOURCE.format(
         declarations="\n".join(declarations),
@@ -101,6 +101,9 @@ HEADER = """\
 namespace jax_nvfp4::cuda {{
 
 enum class Kernel : int {{ {kernels} }};
+
+// The mode of kernels that depend on none.
+constexpr Mode kNoMode = {mode};
 
 {launches}
 }}  // namespace jax_nvfp4::cuda

@@ -32,7 +32,7 @@ def _words(name: str, value, default) -> list[str]:
         return [name, *itertools.chain(*parts)]
     if isinstance(value, enum.IntEnum):
         return [value.name.lower()]
-    return [name if value is True else f"{name}{value}"]
+    return [name if value is True else f"{name}{value:g}"]
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from jax_nvfp4.operation import Operation
 from jax_nvfp4.ops import arguments
 from jax_nvfp4.sharding import local_groups, max_over
 from jax_nvfp4.spec import RHT, QuantSpec, ScopeName
+from jax_nvfp4.tensor import brief
 
 
 def amax(x, *, scope: ScopeName = "tensor", rht: RHT | None = None, dual: bool = False):
@@ -36,8 +37,12 @@ def amax(x, *, scope: ScopeName = "tensor", rht: RHT | None = None, dual: bool =
         ValueError: rank below 2, an unknown scope, or rows that the transform cannot cover.
     """
     x = arguments.matrix(x)
-    if scope not in ("tensor", "row"):
-        raise ValueError(f"scope must be 'tensor' or 'row', got {scope!r}; jax_nvfp4.grouped_amax has one per group")
+    if not isinstance(scope, str) or scope not in ("tensor", "row"):
+        raise ValueError(
+            f"scope must be one of ('tensor', 'row'), got {brief(scope)}; jax_nvfp4.grouped_amax has one per group"
+        )
+    if rht is not None and not isinstance(rht, RHT):
+        raise TypeError(f"rht must be a jax_nvfp4.RHT or None, got {brief(rht)}")
     return reduced(x, (), scope, rht, dual)
 
 
@@ -52,11 +57,11 @@ def reduced(x, groups: tuple[jax.Array, ...], scope: ScopeName, rht: RHT | None,
     return (results[0], results[-1]) if dual else results[0]
 
 
-def amax_of(x, spec: QuantSpec, given=None) -> jax.Array | None:
+def amax_of(x, spec: QuantSpec, given=None, name: str = "amax") -> jax.Array | None:
     """`given` as the amax that belongs to `x`, the amax of `x` where it is None, or None for formats without one."""
     if given is None:
         return amax(x, scope=spec.scope, rht=spec.rht) if spec.facts.has_amax else None
-    return arguments.given_amax(given, x, spec)
+    return arguments.given_amax(given, x, spec, name)
 
 
 def _local(bind, operands, mode, axes):

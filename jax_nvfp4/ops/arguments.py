@@ -11,13 +11,26 @@ import numpy as np
 
 from jax_nvfp4.formats import FLOAT_DTYPES
 from jax_nvfp4.spec import QuantSpec
+from jax_nvfp4.tensor import BlockScaled, brief
+
+_FLOATS = f"{', '.join(FLOAT_DTYPES[:-1])} or {FLOAT_DTYPES[-1]}"
+
+
+def array(x, name: str = "x", what: str = f"an array of {_FLOATS}") -> jax.Array:
+    """`x` as an array of any dtype."""
+    if isinstance(x, BlockScaled):
+        raise TypeError(f"{name} must be {what}, got a BlockScaled, which is quantized already: dequantize it first")
+    try:
+        return jnp.asarray(x)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise TypeError(f"{name} must be {what}, got {brief(x)}, of which jax.numpy.asarray makes none") from error
 
 
 def matrix(x, name: str = "x") -> jax.Array:
     """`x` as an array of rank >= 2 in a dtype that can be quantized."""
-    x = jnp.asarray(x)
+    x = array(x, name)
     if x.dtype.name not in FLOAT_DTYPES:
-        raise TypeError(f"{name} must be {', '.join(FLOAT_DTYPES[:-1])} or {FLOAT_DTYPES[-1]}, got {x.dtype}: cast it")
+        raise TypeError(f"{name} must be {_FLOATS}, got {x.dtype}: cast it")
     if x.ndim < 2:
         raise ValueError(
             f"{name} must have rank >= 2, (..., M, K), got shape {x.shape}: add an axis, for example {name}[None]"
@@ -25,14 +38,19 @@ def matrix(x, name: str = "x") -> jax.Array:
     return x
 
 
+def integer(value, name: str) -> int:
+    """`value` as an int."""
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be an int, got {brief(value)}") from None
+
+
 def block_axis(axis: int, ndim: int) -> int:
     """`axis` as -1 or -2."""
-    try:
-        index = operator.index(axis)
-    except TypeError:
-        index = None
-    if index is None or isinstance(axis, bool):
-        raise TypeError(f"axis must be an int, got {axis!r}")
+    index = integer(axis, "axis")
     from_end = index if index < 0 else index - ndim
     if from_end not in (-1, -2):
         raise ValueError(
@@ -42,11 +60,33 @@ def block_axis(axis: int, ndim: int) -> int:
     return from_end
 
 
+def float_dtype(dtype, name: str = "dtype") -> str:
+    """The name of a dtype that can be quantized and dequantized to."""
+    try:
+        given = jnp.dtype(dtype).name if dtype is not None else None
+    except TypeError:
+        given = None
+    if given not in FLOAT_DTYPES:
+        raise TypeError(f"{name} must be {_FLOATS}, got {given or brief(dtype)}")
+    return given
+
+
 def quant_spec(spec, name: str = "spec") -> QuantSpec:
     """`spec`, if it is one."""
     if not isinstance(spec, QuantSpec):
-        raise TypeError(f"{name} must be a QuantSpec such as jax_nvfp4.NVFP4, got {spec!r}")
+        raise TypeError(f"{name} must be a QuantSpec such as jax_nvfp4.NVFP4, got {brief(spec)}")
     return spec
+
+
+def block_scaled(t, name: str = "t") -> BlockScaled:
+    """`t`, if it is one whose arrays fit together."""
+    if not isinstance(t, BlockScaled):
+        raise TypeError(
+            f"{name} must be a BlockScaled, as jax_nvfp4.quantize returns it, got {type(t).__name__} ({brief(t)}): "
+            "quantize it first"
+        )
+    t.check()
+    return t
 
 
 def whole_blocks(x, spec: QuantSpec, axis: int, name: str = "x") -> None:
@@ -77,15 +117,9 @@ def exact(spec: QuantSpec) -> None:
         raise ValueError("fast math belongs to quantize_dual with a Hadamard transform (section 7): use math='exact'")
 
 
-def amax_shape(shape: tuple, spec: QuantSpec, groups: int = 0) -> tuple:
-    """The shape of the amax of an operand of `shape`, as it is laid out."""
-    scopes = {"tensor": (), "row": shape[-2:-1], "group": (groups,)}[spec.scope]
-    return (*shape[:-2], *scopes)
-
-
 def group_sizes(given, x) -> jax.Array:
     """`given` as int32 (..., E) that belongs to `x` (..., P, N)."""
-    sizes = jnp.asarray(given)
+    sizes = array(given, "group_sizes", "an array of integers")
     if not jnp.issubdtype(sizes.dtype, jnp.integer):
         raise TypeError(f"group_sizes must be integers, got {sizes.dtype}")
     if sizes.ndim != x.ndim - 1 or sizes.shape[:-1] != x.shape[:-2]:
@@ -96,56 +130,69 @@ def group_sizes(given, x) -> jax.Array:
     return sizes.astype(jnp.int32)
 
 
-def given_amax(amax, x, spec: QuantSpec, groups: int = 0) -> jax.Array:
+def given_amax(amax, x, spec: QuantSpec, name: str = "amax", groups: int = 0) -> jax.Array:
     """`amax` as the float32 array that belongs to `x`."""
     if not spec.facts.has_amax:
-        raise ValueError(f"format {spec.format!r} has no amax, got one: leave it out")
-    if isinstance(amax, bool) or not isinstance(amax, int | float) and not hasattr(amax, "dtype"):
-        raise TypeError(f"amax must be a number or a float32 array, got {amax!r}")
-    if isinstance(amax, int | float | np.ndarray | np.generic) and np.any(np.asarray(amax) < 0):
-        raise ValueError(f"amax is a largest magnitude, never negative, got {amax!r}")
-    if isinstance(amax, int | float):
-        amax = np.float32(amax)
+        raise ValueError(f"format {spec.format!r} has no amax, got {name}={brief(amax)}: leave it out")
+    if isinstance(amax, int | float) and not isinstance(amax, bool):
+        try:
+            amax = np.float32(amax)
+        except OverflowError:
+            raise ValueError(f"{name} must be a float32, got the larger {brief(amax)}") from None
+    if not isinstance(amax, jax.Array | np.ndarray | np.generic):
+        raise TypeError(f"{name} must be a number or a float32 array, got {brief(amax)}")
     if amax.dtype != jnp.float32:
-        raise TypeError(f"amax must be float32, got {amax.dtype}: use amax.astype(jnp.float32)")
-    expected = amax_shape(x.shape, spec, groups)
+        raise TypeError(f"{name} must be float32, got {amax.dtype}: use {name}.astype(jnp.float32)")
+    if not isinstance(amax, jax.Array) and np.any(np.asarray(amax) < 0):
+        raise ValueError(f"{name} is a largest magnitude, never negative, got {np.min(amax)}: use jax_nvfp4.amax(x)")
+    expected = (*x.shape[:-2], *{"tensor": (), "row": x.shape[-2:-1], "group": (groups,)}[spec.scope])
     if amax.shape not in ((), expected):
         raise ValueError(
-            f"amax must have shape {expected} (one per {'matrix' if spec.scope == 'tensor' else spec.scope} of an "
-            f"operand of shape {x.shape}) or be one for all, got {amax.shape}: amax=None computes it"
+            f"{name} must have shape {expected} (one per {'matrix' if spec.scope == 'tensor' else spec.scope} of an "
+            f"operand of shape {x.shape}) or be one for all, got {amax.shape}: {name}=None computes it"
         )
     # A copy: what is kept beside codes and scales must outlive the caller's array.
-    return jnp.broadcast_to(amax, expected) if amax.shape != expected else jnp.array(amax, copy=True)
+    copy = jnp.array(amax, copy=True)
+    return jnp.broadcast_to(copy, expected) if copy.shape != expected else copy
 
 
 def origin(given, blocks: Mapping[int, int]) -> tuple:
     """`given`, (batch, row, column), as one tuple of ints where all are known, else as (None, *its values).
 
-    `blocks` says how long the blocks along axes -1 and -2 are: an origin is never inside a block.
+    `blocks` says how long the blocks along axes -1 and -2 are: an origin is never inside a block. The values of a
+    traced or a device array are not read, so not checked either.
     """
     given = (0, 0, 0) if given is None else given
     if not isinstance(given, tuple | list) or len(given) != 3:
-        raise ValueError(f"origin must be (batch, row, column), got {given!r}")
+        raise ValueError(f"origin must be a tuple (batch, row, column), got {brief(given)}")
     values = []
-    for i, value in enumerate(given):
+    for i, (name, value) in enumerate(zip(("batch", "row", "column"), given, strict=True)):
         is_known = not isinstance(value, jax.Array)
-        if is_known and not isinstance(value, int | np.integer) or jnp.issubdtype(jnp.result_type(value), jnp.floating):
-            raise TypeError(f"origin counts elements, so it must hold integers, got {given!r}")
+        is_integer = not isinstance(value, bool) and jnp.issubdtype(getattr(value, "dtype", type(value)), jnp.integer)
+        if not is_integer or np.shape(value) != ():
+            raise TypeError(f"origin counts elements, so its {name} must be an integer, got {brief(value)}")
+        if is_known and value < 0:
+            raise ValueError(f"origin is (batch, row, column) from the start of the array, got a {name} of {value}")
         block = blocks.get(i - 3, 1) if i else 1
-        if is_known and (value < 0 or value % block):
-            raise ValueError(f"origin {given!r} starts inside a block: element {i} must be a multiple of {block}")
-        values.append(int(value) if is_known else value)
+        if is_known and value % block:
+            raise ValueError(
+                f"origin must not be inside a block: its {name} must be a multiple of {block}, got {value}"
+            )
+        values.append(int(value) % 2**32 if is_known else value)
     return (tuple(values),) if all(isinstance(v, int) for v in values) else (None, *values)
 
 
 def check_key(key, name: str = "key") -> None:
     """Raise unless `key` is one JAX random key."""
-    dtype = getattr(key, "dtype", None)
-    is_typed = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)
-    is_raw = dtype == jnp.uint32 and key.ndim == 1
-    if not (is_raw or is_typed and key.ndim == 0):
-        given = f"{dtype} of shape {key.shape}" if dtype is not None else repr(key)
-        raise TypeError(f"{name} must be one JAX random key such as jax.random.key(0), got {given}")
+    is_array = isinstance(key, jax.Array | np.ndarray)
+    is_typed = is_array and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+    is_raw = is_array and key.dtype == jnp.uint32 and key.ndim == 1
+    if is_raw or is_typed and key.ndim == 0:
+        return
+    given = f"{key.dtype} of shape {key.shape}" if is_array else brief(key)
+    if type(key).__module__.startswith("flax.nnx"):
+        given = f"{type(key).__name__}: call it, which draws one"
+    raise TypeError(f"{name} must be one JAX random key such as jax.random.key(0), got {given}")
 
 
 def key_words(key) -> jax.Array:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from jax_nvfp4.formats import FLOAT_DTYPES
 from jax_nvfp4.mode import Direction, Mode, Scope
 from jax_nvfp4.operation import Operation
+from jax_nvfp4.ops import arguments
 from jax_nvfp4.ops.swizzle import unswizzle_group_scales, unswizzle_scales
 from jax_nvfp4.tensor import BlockScaled
 
@@ -24,10 +24,9 @@ def dequantize(t: BlockScaled, dtype=jnp.bfloat16) -> jax.Array:
 
     Raises:
         TypeError: `t` is not a BlockScaled, another dtype, or differentiation.
+        ValueError: the arrays of `t` do not fit together.
     """
-    name = jnp.dtype(dtype).name
-    if name not in FLOAT_DTYPES:
-        raise TypeError(f"dtype must be one of {', '.join(FLOAT_DTYPES)}, got {name}")
+    name = arguments.float_dtype(dtype)
     codes, scales = _linear(t)
     if t.amax is None:
         (y,) = _dequantize(codes, scales, mode=_mode(t), dtype=name)
@@ -41,8 +40,9 @@ def dequantize(t: BlockScaled, dtype=jnp.bfloat16) -> jax.Array:
 def decode(t: BlockScaled) -> jax.Array:
     """code * block scale as bfloat16, which is exact, without the tensor scale (docs/numerics.md, matrix products).
 
-    Products of two decoded operands, multiplied by `tensor_scale(t.amax)` of both, are the products of the
-    dequantized operands with one rounding less.
+    Products of two decoded NVFP4 operands, multiplied by t.amax / (6 * 448) of both (6 and 448 are the largest element
+    and the largest block scale), are the products of the dequantized operands with one rounding less;
+    `block_scaled_matmul` computes them.
 
     Args:
         t: a quantized operand.
@@ -52,6 +52,7 @@ def decode(t: BlockScaled) -> jax.Array:
 
     Raises:
         TypeError: `t` is not a BlockScaled, or differentiation.
+        ValueError: the arrays of `t` do not fit together.
     """
     (y,) = _decode(*_linear(t), mode=_mode(t), dtype="bfloat16")
     return y
@@ -59,8 +60,7 @@ def decode(t: BlockScaled) -> jax.Array:
 
 def _linear(t: BlockScaled) -> tuple[jax.Array, jax.Array]:
     """Codes and linear scales of `t`, as it is stored."""
-    if not isinstance(t, BlockScaled):
-        raise TypeError(f"expected a BlockScaled, as quantize returns it, got {type(t).__name__}")
+    arguments.block_scaled(t)
     if t.spec.scale_layout == "linear":
         return t.codes, t.scales
     rows, packed = t.codes.shape[-2:]

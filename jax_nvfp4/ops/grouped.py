@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax_nvfp4.formats import NVFP4_FORMAT, round_up
 from jax_nvfp4.ops import arguments
 from jax_nvfp4.ops.amax import reduced
-from jax_nvfp4.ops.quantize import run
+from jax_nvfp4.ops.quantize import run, with_own_amax
 from jax_nvfp4.spec import NVFP4, RHT, QuantSpec
 from jax_nvfp4.tensor import BlockScaled
 
@@ -112,11 +112,11 @@ def grouped_quantize_dual(
     if col_amax is None and col_spec.rht is None:
         col_amax = amax
     else:
-        col_amax = _amax_of(x, sizes, col_spec, col_amax)
+        col_amax = _amax_of(x, sizes, col_spec, col_amax, "col_amax")
     amaxes = {-1: amax, -2: col_amax}
     specs = {-1: spec, -2: col_spec}
     row, col = run(x, specs, amaxes, key, origin, groups=(sizes,), zero_tail=_zero_tail(tail))
-    return row, col
+    return row, with_own_amax(col)
 
 
 def pad_groups(x, group_sizes, multiple: int = NVFP4_FORMAT.block) -> tuple[jax.Array, jax.Array]:
@@ -199,10 +199,10 @@ def _grouped_spec(spec, axis: int, x, name: str = "spec") -> QuantSpec:
     return replace(spec, scope="group")
 
 
-def _amax_of(x, sizes: jax.Array, spec: QuantSpec, given) -> jax.Array | None:
+def _amax_of(x, sizes: jax.Array, spec: QuantSpec, given, name: str = "amax") -> jax.Array | None:
     if given is None:
         return grouped_amax(x, sizes, rht=spec.rht) if spec.facts.has_amax else None
-    return arguments.given_amax(given, x, spec, sizes.shape[-1])
+    return arguments.given_amax(given, x, spec, name, sizes.shape[-1])
 
 
 def _zero_tail(tail: Tail) -> bool:

@@ -81,13 +81,18 @@ def quantize_dual(
     if col_amax is None and spec.scope == col_spec.scope and col_spec.rht is None:
         col_amax = amax
     else:
-        col_amax = amax_of(x, col_spec, col_amax)
+        col_amax = amax_of(x, col_spec, col_amax, "col_amax")
     amaxes = {-1: amax, -2: col_amax}
     if _same_scaling(spec, col_spec) and (not spec.is_tile or col_amax is amax):
         row, col = run(x, {-1: spec, -2: col_spec}, amaxes, key, origin)
     else:
         (row,), (col,) = (run(x, {axis: s}, amaxes, key, origin) for axis, s in ((-1, spec), (-2, col_spec)))
-    return row, col
+    return row, with_own_amax(col)
+
+
+def with_own_amax(t: BlockScaled) -> BlockScaled:
+    """`t` with a copy of its amax: either of two results may be donated or deleted, and leaves the other whole."""
+    return t if t.amax is None else replace(t, amax=jnp.array(t.amax, copy=True))
 
 
 def _same_scaling(spec: QuantSpec, col_spec: QuantSpec) -> bool:

@@ -6,10 +6,15 @@ batch and shard as any reshape does. `quantize` writes the swizzled layout direc
 
 from __future__ import annotations
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
+from jax.export import is_symbolic_dim
 
 from jax_nvfp4.formats import SWIZZLE_COLUMNS, SWIZZLE_LANES, SWIZZLE_ROWS, swizzled_shape
+from jax_nvfp4.ops import arguments
+from jax_nvfp4.tensor import brief
 
 
 def swizzle_scales(scales) -> jax.Array:
@@ -25,7 +30,11 @@ def swizzle_scales(scales) -> jax.Array:
         TypeError: elements are not one byte.
         ValueError: rank below 2.
     """
-    scales = _one_byte(scales)
+    return _swizzle(_one_byte(scales))
+
+
+@jax.jit
+def _swizzle(scales) -> jax.Array:
     *batch, rows, columns = scales.shape
     padded = swizzled_shape((rows, columns))
     data = jax.lax.bitcast_convert_type(scales, jnp.uint8)
@@ -52,10 +61,18 @@ def unswizzle_scales(scales, shape: tuple[int, int]) -> jax.Array:
         ValueError: `shape` padded to whole tiles is not the shape of `scales`.
     """
     scales = _one_byte(scales)
+    if not isinstance(shape, tuple | list) or len(shape) != 2:
+        raise TypeError(f"shape must be (R, C), rows and columns of the linear scales, got {brief(shape)}")
+    linear = tuple(n if is_symbolic_dim(n) else arguments.integer(n, "a dimension of shape") for n in shape)
+    expected = swizzled_shape(linear)
+    if scales.shape[-2:] != expected:
+        raise ValueError(f"linear scales of shape {linear} are {expected} when swizzled, got {scales.shape[-2:]}")
+    return _unswizzle(scales, linear)
+
+
+@partial(jax.jit, static_argnums=1)
+def _unswizzle(scales, shape: tuple) -> jax.Array:
     *batch, rows, columns = scales.shape
-    expected = swizzled_shape(tuple(shape))
-    if (rows, columns) != expected:
-        raise ValueError(f"linear scales of shape {tuple(shape)} are {expected} when swizzled, got {(rows, columns)}")
     data = jax.lax.bitcast_convert_type(scales, jnp.uint8)
     tiles = rows // SWIZZLE_ROWS, columns // SWIZZLE_COLUMNS
     data = data.reshape(*batch, *tiles, SWIZZLE_LANES, SWIZZLE_ROWS // SWIZZLE_LANES, SWIZZLE_COLUMNS)
@@ -89,7 +106,7 @@ def unswizzle_group_scales(scales, shape: tuple[int, int], group_blocks) -> jax.
 
 
 def _one_byte(scales) -> jax.Array:
-    scales = jnp.asarray(scales)
+    scales = arguments.array(scales, "scales", "an array of block scales")
     if scales.dtype.itemsize != 1:
         raise TypeError(f"block scales are one byte each (float8_e4m3fn or uint8), got {scales.dtype}")
     if scales.ndim < 2:

@@ -9,6 +9,8 @@ from jax_nvfp4.formats import NVFP4_FORMAT
 from jax_nvfp4.oracle import e2m1
 from jax_nvfp4.oracle.philox import philox4x32
 
+BLOCK = NVFP4_FORMAT.block
+
 
 def encode(x: np.ndarray, random: np.ndarray) -> np.ndarray:
     """Rounds float32 values up with probability floor(256 * distance from the lower grid value) / 256.
@@ -36,33 +38,36 @@ def random_bytes(shape: tuple[int, ...], axis: int, key: ArrayLike, origin: Arra
         shape: (..., R, C) of the operand, C along the quantized axis (for axis -2 that is the transpose of x).
         axis: -1 or -2, the axis of x that is quantized.
         key: two uint32 words, (2,) or one pair per batch element (..., 2).
-        origin: uint32 (..., 3), per batch element the batch word and the row and the column of x, in elements,
-            at which this operand starts. None: batch elements counted row-major, row 0, column 0.
+        origin: uint32 (3,), the batch index, the row and the column of x, in elements, at which this operand starts;
+            batch elements count row-major from there. None: 0, 0, 0.
 
     Returns:
         uint8 (..., R, C).
     """
     *batch, rows, columns = shape
-    if origin is None:
-        origin = np.zeros((*batch, 3), np.uint32)
-        origin[..., 0] = np.arange(np.prod(batch, dtype=int), dtype=np.uint32).reshape(batch)
-    key = _words(key, "key", batch, 2)
-    batch_word, row_origin, column_origin = np.moveaxis(_words(origin, "origin", batch, 3), -1, 0)[..., None, None]
+    key = _words(key, "key", (tuple(batch), ()), 2)
+    first, row_origin, column_origin = _words((0, 0, 0) if origin is None else origin, "origin", ((),), 3)
+    index = np.arange(np.prod(batch, dtype=int), dtype=np.uint32).reshape(*batch, 1, 1)
+    batch_word = index + first
     along, across = (column_origin, row_origin) if axis == -1 else (row_origin, column_origin)
+    if along % BLOCK:
+        raise ValueError(f"origin {origin!r} starts inside a block: along axis {axis} it must be a multiple of 16")
 
-    block = np.arange(columns // NVFP4_FORMAT.block, dtype=np.uint32)
+    block = np.arange(columns // BLOCK, dtype=np.uint32)
     row = np.arange(rows, dtype=np.uint32)[:, None]
     direction = np.uint32(0 if axis == -1 else 1)
-    counter = np.broadcast_arrays(along // np.uint32(NVFP4_FORMAT.block) + block, across + row, direction, batch_word)
+    with np.errstate(over="ignore"):  # words wrap
+        counter = np.broadcast_arrays(along // np.uint32(BLOCK) + block, across + row, direction, batch_word)
     words = philox4x32(np.stack(counter, -1), key[..., None, None, :])
     return words.astype("<u4").view(np.uint8).reshape(shape)
 
 
-def _words(value: ArrayLike, name: str, batch: list[int], size: int) -> np.ndarray:
-    """`value` as uint32 (*batch, size), from one set of words or one set per batch element."""
+def _words(value: ArrayLike, name: str, batches: tuple[tuple[int, ...], ...], size: int) -> np.ndarray:
+    """`value` as uint32 (*batch, size), for one of the `batches`."""
     words = np.asarray(value)
     if words.dtype.kind not in "iu":
         raise TypeError(f"{name} must hold uint32 words, got {words.dtype}: pass the raw key data, not a float")
-    if words.shape not in ((size,), (*batch, size)):
-        raise ValueError(f"{name} must have shape ({size},) or {(*batch, size)}, got {words.shape}")
-    return np.broadcast_to(words.astype(np.uint32), (*batch, size))
+    allowed = sorted({(*batch, size) for batch in batches}, key=len)
+    if words.shape not in allowed:
+        raise ValueError(f"{name} must have shape {' or '.join(map(str, allowed))}, got {words.shape}")
+    return words.astype(np.uint32)

@@ -100,12 +100,14 @@ class _Residuals(NamedTuple):
 
 @partial(jax.custom_vjp, nondiff_argnums=(4, 5))
 def _training(x, w, sizes, key, recipe: Recipe, groups_are_padded: bool):
-    return grouped_matmul(grouped_quantize(x, sizes, recipe.x), quantize(w, recipe.w), sizes, x.dtype)
+    x_row = grouped_quantize(x, sizes, recipe.both_ways("x")[0])
+    return grouped_matmul(x_row, quantize(w, recipe.w), sizes, x.dtype)
 
 
 def _training_fwd(x, w, sizes, key, recipe: Recipe, groups_are_padded: bool):
     padded, padded_sizes = _padded(x, sizes, groups_are_padded)
-    x_row, x_col = grouped_quantize_dual(padded, padded_sizes, recipe.x, col_spec=recipe.x_columnwise)
+    row, col = recipe.both_ways("x")
+    x_row, x_col = grouped_quantize_dual(padded, padded_sizes, row, col_spec=col)
     w_row, w_col = quantize_dual(w, recipe.w)
     x_col, w_col = checkpoint_name((x_col, w_col), RESIDUAL_NAME)
     y = _unpadded(grouped_matmul(x_row, w_row, padded_sizes, x.dtype), sizes, x.shape[0], groups_are_padded)
@@ -115,8 +117,8 @@ def _training_fwd(x, w, sizes, key, recipe: Recipe, groups_are_padded: bool):
 def _training_bwd(recipe: Recipe, groups_are_padded: bool, residuals: _Residuals, dy):
     x, w, sizes, key = residuals
     padded, padded_sizes = _padded(dy, sizes, groups_are_padded)
-    grad, columnwise = recipe.grad, recipe.grad_columnwise
-    dy_row, dy_col = grouped_quantize_dual(padded, padded_sizes, grad, col_spec=columnwise, key=key)
+    row, col = recipe.both_ways("grad")
+    dy_row, dy_col = grouped_quantize_dual(padded, padded_sizes, row, col_spec=col, key=key)
     dx = _unpadded(grouped_matmul(dy_row, w.T, padded_sizes, dy.dtype), sizes, dy.shape[0], groups_are_padded)
     return dx, grouped_matmul(dy_col.T, x.T, padded_sizes, dy.dtype), None, None
 

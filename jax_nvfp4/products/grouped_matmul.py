@@ -65,7 +65,8 @@ def grouped_matmul(a, b, group_sizes, dtype=None) -> jax.Array:
     for t in (a, b):
         if isinstance(t, BlockScaled):
             alpha = alpha * tensor_scale(t)
-    return (_rows if is_rows else _contraction)(*values, sizes, alpha).astype(dtype)
+    product = _rows if is_rows else _contraction
+    return product(values[0], values[1], sizes, alpha).astype(dtype)
 
 
 def _rows(a, b, sizes, alpha):

@@ -34,9 +34,9 @@ def key_words(key: jax.Array) -> np.ndarray:
     return np.asarray(jax.random.bits(key, (2,), np.uint32))
 
 
-def arrays(t: jax_nvfp4.BlockScaled) -> Arrays:
-    """Codes, scales and amax of a quantized operand."""
-    return t.codes, t.scales, t.amax
+def arrays(t) -> tuple:
+    """Codes, scales and amax of a quantized operand, of the operations or of the oracle; no amax where it has none."""
+    return tuple(a for a in (t.codes, t.scales, t.amax) if a is not None)
 
 
 @dataclass(frozen=True)
@@ -173,15 +173,14 @@ class Case:
             return (oracle.qdq(x, spec, amax=amax),)
         quantized = [oracle.quantize(x, spec, axis=axis, amax=amax, key=words) for axis in self.axes]
         if self.verb == "quantize":
-            return tuple(a for t in quantized for a in t)
-        return self.read_reference(*quantized[0])
+            return tuple(a for t in quantized for a in arrays(t))
+        return self.read_reference(*arrays(quantized[0]))
 
-    def read_reference(self, codes: np.ndarray, scales: np.ndarray, amax: np.ndarray) -> tuple[np.ndarray, ...]:
-        """What `call` must return where the operand is quantized, through the oracle."""
-        if self.verb == "decode":
-            return (oracle.decode(codes, scales),)
-        y = oracle.dequantize(codes, scales, amax, self.dtype, scale_layout=self.spec.scale_layout)
-        return (y if self.axes == (-1,) else np.swapaxes(y, -1, -2),)
+    def read_reference(self, *operands: np.ndarray) -> tuple[np.ndarray, ...]:
+        """What `call` must return for codes, scales and amax, through the oracle."""
+        codes, scales, *amax = operands
+        t = oracle.Quantized(codes, scales, amax[0] if amax else None, self.spec, self.axes[0])
+        return (oracle.decode(t) if self.verb == "decode" else oracle.dequantize(t, self.dtype),)
 
     def _quantized(self, x, amax=None) -> tuple[jax_nvfp4.BlockScaled, ...]:
         key = random_key() if self.is_stochastic else None

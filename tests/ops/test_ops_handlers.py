@@ -1,110 +1,418 @@
-"""A custom call with operands that no public function passes is an error that says what it expected, not a crash."""
+"""A custom call that no public function makes is an error that says what it expected, not a crash or a wrong number.
+
+The calls here go around every check in Python: a mode, operands and results straight to the handler, as an exported
+program of another version would.
+"""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import jax_nvfp4  # noqa: F401 - registers the custom calls
+from jax_nvfp4.mode import VERBS, Direction, Mode, Scope, result
 
 F32, BF16, U8, F8, U32 = jnp.float32, jnp.bfloat16, jnp.uint8, jnp.float8_e4m3fn, jnp.uint32
-MODE = {"axis": np.int32(-1), "tile": False, "swizzled": False}
-STOCHASTIC = {"axis": np.int32(-1), "swizzled": False}
+PLAIN, TILE, STOCHASTIC, SWIZZLED = (
+    Direction(),
+    Direction(tile=True),
+    Direction(stochastic=True),
+    Direction(swizzled=True),
+)
+ROW, COL, BOTH = Mode(row=PLAIN), Mode(col=PLAIN), Mode(row=PLAIN, col=PLAIN)
+TILES, ANY = Mode(row=TILE, col=TILE), Mode()
 
 
 def s(shape, dtype=F32):
     return jax.ShapeDtypeStruct(shape, dtype)
 
 
-X, G = s((32, 64)), s(())
+X, G, Y = s((32, 64)), s(()), s((32, 64), BF16)
 CODES, SCALES = s((32, 32), U8), s((32, 4), F8)
+COL_CODES, COL_SCALES = s((64, 16), U8), s((64, 2), F8)
 SEED, ORIGIN = s((2,), U32), s((3,), U32)
-Y16 = s((32, 64), BF16)
+
+
+def call(verb, mode, operands, results):
+    """Run one custom call on zeros; `mode` is a `Mode`, or an attribute ready made."""
+    attribute = mode.attribute() if isinstance(mode, Mode) else mode
+    run = jax.jit(lambda *arrays: jax.ffi.ffi_call(f"nvfp4_{verb}", results)(*arrays, mode=attribute))
+    return jax.block_until_ready(run(*(jnp.zeros(o.shape, o.dtype) for o in operands)))
+
+
+def told(mode, **members):
+    """The attribute of `mode`, with some members changed or, where None, left out."""
+    return {name: value for name, value in (mode.attribute() | members).items() if value is not None}
+
+
+WIDE = s((32, 40)), s((32, 20), U8), s((32, 2), F8)  # of x whose columns are two and a half blocks
+TALL = s((33, 64)), s((64, 16), U8), s((64, 2), F8)  # of x whose rows are two blocks and one row
 
 IMPOSSIBLE = {
-    "amax: rank": ("nvfp4_amax", [s((64,))], [G], {"row_scope": False}, "2"),
-    "amax: dtype": ("nvfp4_amax", [s((32, 64), U8)], [G], {"row_scope": False}, "F32"),
-    "amax: result": ("nvfp4_amax", [X], [s((32,))], {"row_scope": False}, "(32)"),
-    "amax: row result": ("nvfp4_amax", [X], [G], {"row_scope": True}, "(32)"),
-    "quantize: columns": ("nvfp4_quantize", [s((32, 40)), G], [s((32, 20), U8), s((32, 2), F8)], MODE, "40"),
+    # Shapes and dtypes.
+    "amax: rank": ("amax", ANY, [s((64,))], [G], "x must have at least 2 dimensions, got (64,)"),
+    "amax: dtype": ("amax", ANY, [s((32, 64), U8)], [G], "x must be BF16, F16 or F32, got U8"),
+    "amax: result": ("amax", ANY, [X], [s((32,))], "amax must be F32 of shape (), got F32 of shape (32,)"),
+    "amax: row result": (
+        "amax",
+        Mode(scope=Scope.ROW),
+        [X],
+        [G],
+        "amax must be F32 of shape (32,), got F32 of shape ()",
+    ),
+    "amax: result dtype": ("amax", ANY, [X], [s((), BF16)], "amax must be F32 of shape (), got BF16"),
+    "amax: batch": ("amax", ANY, [s((3, 32, 64))], [G], "amax must be F32 of shape (3,), got F32 of shape ()"),
+    "quantize: columns": (
+        "quantize",
+        ROW,
+        [WIDE[0], G],
+        WIDE[1:],
+        "columns of x must be a multiple of 16, got 40: pad x to whole blocks",
+    ),
     "quantize: rows": (
-        "nvfp4_quantize",
-        [s((33, 64)), G],
-        [s((64, 16), U8), s((64, 2), F8)],
-        MODE | {"axis": np.int32(-2)},
-        "33",
+        "quantize",
+        COL,
+        [TALL[0], G],
+        TALL[1:],
+        "rows of x must be a multiple of 16, got 33: pad x to whole blocks",
     ),
-    "quantize: tile rows": (
-        "nvfp4_quantize",
-        [s((33, 64)), G],
-        [s((33, 32), U8), s((33, 4), F8)],
-        MODE | {"tile": True},
-        "33",
-    ),
-    "quantize: axis": ("nvfp4_quantize", [X, G], [CODES, SCALES], MODE | {"axis": np.int32(0)}, "got 0"),
-    "quantize: dtype": ("nvfp4_quantize", [s((32, 64), jnp.int32), G], [CODES, SCALES], MODE, "S32"),
-    "quantize: amax dtype": ("nvfp4_quantize", [X, s((), BF16)], [CODES, SCALES], MODE, "BF16"),
-    "quantize: amax shape": ("nvfp4_quantize", [X, s((31,))], [CODES, SCALES], MODE, "(31)"),
-    "quantize: row amax, columnwise": (
-        "nvfp4_quantize",
-        [X, s((32,))],
-        [s((64, 16), U8), s((64, 2), F8)],
-        MODE | {"axis": np.int32(-2)},
-        "per row",
-    ),
-    "quantize: row amax, tiles": ("nvfp4_quantize", [X, s((32,))], [CODES, SCALES], MODE | {"tile": True}, "per row"),
-    "quantize: codes": ("nvfp4_quantize", [X, G], [s((32, 16), U8), SCALES], MODE, "(32, 16)"),
-    "quantize: scales dtype": ("nvfp4_quantize", [X, G], [CODES, s((32, 4), U8)], MODE, "F8E4M3FN"),
-    "quantize: swizzled scales": ("nvfp4_quantize", [X, G], [CODES, SCALES], MODE | {"swizzled": True}, "(128, 4)"),
-    "stochastic: seed": (
-        "nvfp4_quantize_stochastic",
-        [X, G, s((4,), U32), ORIGIN],
-        [CODES, SCALES],
-        STOCHASTIC,
-        "seed",
-    ),
-    "stochastic: origin": (
-        "nvfp4_quantize_stochastic",
-        [X, G, SEED, s((3,), jnp.int32)],
-        [CODES, SCALES],
-        STOCHASTIC,
-        "origin",
-    ),
-    "dual: columns": (
-        "nvfp4_quantize_dual",
+    "quantize: tile rows": ("quantize", Mode(row=TILE), [s((33, 64)), G], [s((33, 32), U8), s((33, 4), F8)], "got 33"),
+    "quantize: tile columns": (
+        "quantize",
+        Mode(col=TILE),
         [s((32, 40)), G],
-        [s((32, 20), U8), s((32, 2), F8), s((40, 16), U8), s((40, 2), F8)],
-        {"swizzled": False},
-        "40",
+        [s((40, 16), U8), s((40, 2), F8)],
+        "columns of x must be a multiple of 16, got 40",
     ),
-    "dual: column codes": (
-        "nvfp4_quantize_dual",
+    "quantize: dtype": ("quantize", ROW, [s((32, 64), jnp.int32), G], [CODES, SCALES], "BF16, F16 or F32, got S32"),
+    "quantize: amax dtype": (
+        "quantize",
+        ROW,
+        [X, s((), BF16)],
+        [CODES, SCALES],
+        "amax must be F32 of shape (), got BF16",
+    ),
+    "quantize: amax shape": ("quantize", ROW, [X, s((32,))], [CODES, SCALES], "shape (), got F32 of shape (32,)"),
+    "quantize: amax per row": (
+        "quantize",
+        Mode(scope=Scope.ROW, row=PLAIN),
+        [X, G],
+        [CODES, SCALES],
+        "shape (32,), got F32 of shape ()",
+    ),
+    "quantize: codes": (
+        "quantize",
+        ROW,
+        [X, G],
+        [s((32, 16), U8), SCALES],
+        "row codes must be U8 of shape (32, 32), got U8 of shape (32, 16)",
+    ),
+    "quantize: codes dtype": ("quantize", ROW, [X, G], [s((32, 32), F8), SCALES], "row codes must be U8"),
+    "quantize: scales dtype": (
+        "quantize",
+        ROW,
+        [X, G],
+        [CODES, s((32, 4), U8)],
+        "row scales must be F8E4M3FN of shape (32, 4), got U8",
+    ),
+    "quantize: linear scales as swizzled": (
+        "quantize",
+        Mode(row=SWIZZLED),
+        [X, G],
+        [CODES, SCALES],
+        "row scales must be F8E4M3FN of shape (128, 4), got F8E4M3FN of shape (32, 4)",
+    ),
+    "quantize: columns not transposed": (
+        "quantize",
+        COL,
+        [X, G],
+        [CODES, SCALES],
+        "column codes must be U8 of shape (64, 16), got U8 of shape (32, 32)",
+    ),
+    "both: column codes": (
+        "quantize",
+        BOTH,
         [X, G],
         [CODES, SCALES, CODES, SCALES],
-        {"swizzled": False},
-        "(64, 16)",
+        "column codes must be U8 of shape (64, 16), got U8 of shape (32, 32)",
     ),
-    "dequantize: scales": ("nvfp4_dequantize", [CODES, s((32, 5), F8), G], [Y16], {}, "(32, 5)"),
-    "dequantize: amax": ("nvfp4_dequantize", [CODES, SCALES, s((32,), U32)], [Y16], {}, "amax"),
-    "dequantize: result dtype": ("nvfp4_dequantize", [CODES, SCALES, G], [s((32, 64), U8)], {}, "U8"),
-    "decode: result dtype": ("nvfp4_decode", [CODES, SCALES], [X], {}, "BF16"),
-    "decode: codes": ("nvfp4_decode", [s((32, 30), U8), SCALES], [Y16], {}, "(32, 30)"),
-    "qdq: result": ("nvfp4_qdq", [X, G], [Y16], {"tile": False}, "BF16"),
-    "qdq: columns": ("nvfp4_qdq", [s((32, 40)), G], [s((32, 40))], {"tile": False}, "40"),
-    "qdq: row amax, tiles": ("nvfp4_qdq", [X, s((32,))], [X], {"tile": True}, "per row"),
+    "both: column scales": (
+        "quantize",
+        TILES,
+        [X, G],
+        [CODES, SCALES, COL_CODES, SCALES],
+        "column scales must be F8E4M3FN",
+    ),
+    "stochastic: seed": (
+        "quantize",
+        Mode(row=STOCHASTIC),
+        [X, G, s((4,), U32), ORIGIN],
+        [CODES, SCALES],
+        "seed must be U32 of shape (2,), got U32 of shape (4,)",
+    ),
+    "stochastic: origin": (
+        "quantize",
+        Mode(col=STOCHASTIC),
+        [X, G, SEED, s((3,), jnp.int32)],
+        [COL_CODES, COL_SCALES],
+        "origin must be U32 of shape (3,), got S32 of shape (3,)",
+    ),
+    "stochastic: one origin for a batch": (
+        "quantize",
+        Mode(row=STOCHASTIC),
+        [s((2, 32, 64)), s((2,)), s((2, 2), U32), ORIGIN],
+        [s((2, 32, 32), U8), s((2, 32, 4), F8)],
+        "origin must be U32 of shape (2, 3), got U32 of shape (3,)",
+    ),
+    "qdq: result": ("qdq", ROW, [X, G], [Y], "y must be F32 of shape (32, 64), got BF16"),
+    "qdq: shape of the result": (
+        "qdq",
+        ROW,
+        [X, G],
+        [s((64, 32))],
+        "y must be F32 of shape (32, 64), got F32 of shape (64",
+    ),
+    "qdq: columns": ("qdq", ROW, [s((32, 40)), G], [s((32, 40))], "columns of x must be a multiple of 16, got 40"),
+    "qdq: tile rows": (
+        "qdq",
+        Mode(row=TILE),
+        [s((24, 64)), G],
+        [s((24, 64))],
+        "rows of x must be a multiple of 16, got 24",
+    ),
+    "dequantize: scales": (
+        "dequantize",
+        ROW,
+        [CODES, s((32, 5), F8), G],
+        [Y],
+        "row scales must be F8E4M3FN of shape (32, 4), got F8E4M3FN of shape (32, 5)",
+    ),
+    "dequantize: codes of 5 rows": (
+        "dequantize",
+        ROW,
+        [s((5, 32), U8), SCALES, G],
+        [Y],
+        "row codes must be U8 of shape (32",
+    ),
+    "dequantize: amax": ("dequantize", ROW, [CODES, SCALES, s((), U32)], [Y], "amax must be F32 of shape (), got U32"),
+    "dequantize: amax per row": ("dequantize", ROW, [CODES, SCALES, s((32,))], [Y], "shape (), got F32 of shape (32,)"),
+    "dequantize: result dtype": (
+        "dequantize",
+        ROW,
+        [CODES, SCALES, G],
+        [s((32, 64), U8)],
+        "y must be BF16, F16 or F32",
+    ),
+    "dequantize: half a block": (
+        "dequantize",
+        ROW,
+        [s((32, 20), U8), s((32, 2), F8), G],
+        [s((32, 40))],
+        "columns of y must be a multiple of 16, got 40",
+    ),
+    "decode: result dtype": ("decode", ROW, [CODES, SCALES], [X], "y must be BF16, got F32"),
+    "decode: codes": ("decode", ROW, [s((32, 30), U8), SCALES], [Y], "row codes must be U8 of shape (32, 32), got U8"),
+    # Which operands and results there are.
+    "no amax": (
+        "quantize",
+        ROW,
+        [X],
+        [CODES, SCALES],
+        "2 operands (x, amax) and 2 results (row codes, row scales), got 1",
+    ),
+    "one operand too many": ("qdq", ROW, [X, G, G], [X], "2 operands (x, amax) and 1 results (y), got 3 and 1"),
+    "no operand": ("amax", ANY, [], [G], "1 operands (x) and 1 results (amax), got 0 and 1"),
+    "no column result": (
+        "quantize",
+        BOTH,
+        [X, G],
+        [CODES, SCALES],
+        "4 results (row codes, row scales, column codes, column scales), got 2 and 2",
+    ),
+    "a column result too many": ("quantize", ROW, [X, G], [CODES, SCALES, COL_CODES, COL_SCALES], "got 2 and 4"),
+    "no seed": ("quantize", Mode(row=STOCHASTIC), [X, G], [CODES, SCALES], "4 operands (x, amax, seed, origin)"),
+    "a seed for nearest": ("quantize", ROW, [X, G, SEED, ORIGIN], [CODES, SCALES], "2 operands (x, amax)"),
+    "decode takes no amax": ("decode", ROW, [CODES, SCALES, G], [Y], "2 operands (row codes, row scales)"),
+    "dequantize takes an amax": ("dequantize", ROW, [CODES, SCALES], [Y], "3 operands (row codes, row scales, amax)"),
+    # Modes.
+    **{
+        f"no direction: {verb}": (verb, ANY, operands, results, "neither row nor col")
+        for verb, operands, results in (
+            ("quantize", [X, G], [CODES, SCALES]),
+            ("qdq", [X, G], [X]),
+            ("dequantize", [G], [Y]),
+            ("decode", [], [Y]),
+        )
+    },
+    "row scope, columnwise": (
+        "quantize",
+        Mode(scope=Scope.ROW, col=PLAIN),
+        [X, s((32,))],
+        [COL_CODES, COL_SCALES],
+        "per row",
+    ),
+    "row scope, both": (
+        "quantize",
+        Mode(scope=Scope.ROW, row=PLAIN, col=PLAIN),
+        [X, s((32,))],
+        [CODES, SCALES, COL_CODES, COL_SCALES],
+        "an amax per row needs blocks of one row along the last axis: give one amax per matrix",
+    ),
+    "row scope, tiles": ("quantize", Mode(scope=Scope.ROW, row=TILE), [X, s((32,))], [CODES, SCALES], "per row"),
+    "row scope, qdq of tiles": ("qdq", Mode(scope=Scope.ROW, row=TILE), [X, s((32,))], [X], "per row"),
+    "different blocks": (
+        "quantize",
+        Mode(row=PLAIN, col=TILE),
+        [X, G],
+        [CODES, SCALES, COL_CODES, COL_SCALES],
+        "both directions of a call have the same blocks: make two calls",
+    ),
+    "stochastic tiles": (
+        "quantize",
+        Mode(row=Direction(tile=True, stochastic=True)),
+        [X, G, SEED, ORIGIN],
+        [CODES, SCALES],
+        "tiles are never rounded stochastically",
+    ),
+    "stochastic columns beside tiles": (
+        "quantize",
+        Mode(row=TILE, col=Direction(tile=True, stochastic=True)),
+        [X, G, SEED, ORIGIN],
+        [CODES, SCALES, COL_CODES, COL_SCALES],
+        "tiles are never rounded stochastically",
+    ),
+    "qdq rounds to nearest": ("qdq", Mode(row=STOCHASTIC), [X, G], [X], "only quantize rounds stochastically"),
+    "qdq along the rows": ("qdq", COL, [X, G], [X], "only quantize has a col"),
+    "qdq both ways": ("qdq", BOTH, [X, G], [X], "only quantize has a col"),
+    "qdq swizzled": ("qdq", Mode(row=SWIZZLED), [X, G], [X], "unswizzle"),
+    "dequantize a stored column": ("dequantize", COL, [COL_CODES, COL_SCALES, G], [Y], "as it is stored, as row"),
+    "dequantize both": (
+        "dequantize",
+        BOTH,
+        [CODES, SCALES, COL_CODES, COL_SCALES, G],
+        [Y],
+        "only quantize has a col: pass the operand as it is stored, as row",
+    ),
+    "dequantize swizzled scales": (
+        "dequantize",
+        Mode(row=SWIZZLED),
+        [CODES, s((128, 4), F8), G],
+        [Y],
+        "scales are linear here: unswizzle them first",
+    ),
+    "decode swizzled scales": ("decode", Mode(row=SWIZZLED), [CODES, s((128, 4), F8)], [Y], "unswizzle them first"),
+    "dequantize rounds to nearest": (
+        "dequantize",
+        Mode(row=STOCHASTIC),
+        [CODES, SCALES, G],
+        [Y],
+        "only quantize rounds",
+    ),
+    # Attributes that are no mode; where a member is missing, too many, or of another type, XLA says so.
+    **{
+        f"{name} {value}": ("quantize", told(ROW, **{name: np.int32(value)}), [X, G], [CODES, SCALES], said)
+        for name, value, said in (
+            ("format", -1, "format of the mode must be 0 to"),
+            ("format", 99, "got 99: the library and the package are of different versions"),
+            ("scope", -1, "scope of the mode must be 0 (tensor) or 1 (row), got -1"),
+            ("scope", 2, "scope of the mode must be 0 (tensor) or 1 (row), got 2"),
+        )
+    },
+    **{
+        f"{member} without its direction": (
+            "quantize",
+            told(ROW, **{member: np.bool_(True)}),
+            [X, G],
+            [CODES, SCALES],
+            "says how col is quantized, but has no col",
+        )
+        for member in ("col_tile", "col_stochastic", "col_swizzled")
+    },
+    "row_tile without its direction": (
+        "quantize",
+        told(COL, row_tile=np.bool_(True)),
+        [X, G],
+        [COL_CODES, COL_SCALES],
+        "says how row is quantized, but has no row",
+    ),
+    "no format": ("amax", told(ANY, format=None), [X], [G], "expected 10 attributes but got 9"),
+    "no scope": ("amax", told(ANY, scope=None), [X], [G], "expected 10 attributes but got 9"),
+    "no col_swizzled": (
+        "quantize",
+        told(ROW, col_swizzled=None),
+        [X, G],
+        [CODES, SCALES],
+        "expected 10 attributes but got 9",
+    ),
+    "a member too many": (
+        "quantize",
+        told(ROW, hadamard=np.bool_(False)),
+        [X, G],
+        [CODES, SCALES],
+        "expected 10 attributes but got 11",
+    ),
+    "a member of another name": (
+        "quantize",
+        told(ROW, col_swizzled=None, column_swizzled=np.bool_(False)),
+        [X, G],
+        [CODES, SCALES],
+        "Unexpected attribute: col_swizzled",
+    ),
+    "a member of another type": (
+        "quantize",
+        told(ROW, row=np.int32(1)),
+        [X, G],
+        [CODES, SCALES],
+        "expected PRED but got S32",
+    ),
+    "a scope of another type": (
+        "quantize",
+        told(ROW, scope=np.int64(0)),
+        [X, G],
+        [CODES, SCALES],
+        "expected S32 but got S64",
+    ),
+    "no mode at all": ("quantize", np.int32(0), [X, G], [CODES, SCALES], "expected dictionary but got scalar"),
 }
 
 
 @pytest.mark.parametrize("case", IMPOSSIBLE)
 def test_impossible_call_is_an_error(case):
-    target, operands, results, attributes, said = IMPOSSIBLE[case]
-    call = jax.jit(lambda *arrays: jax.ffi.ffi_call(target, results)(*arrays, **attributes))
+    verb, mode, operands, results, said = IMPOSSIBLE[case]
     with pytest.raises(jax.errors.JaxRuntimeError, match="INVALID_ARGUMENT") as raised:
-        jax.block_until_ready(call(*(jnp.zeros(o.shape, o.dtype) for o in operands)))
+        call(verb, mode, operands, results)
     assert said in str(raised.value)
 
 
-def test_missing_attribute_is_an_error():
-    call = jax.jit(lambda x, g: jax.ffi.ffi_call("nvfp4_quantize", [CODES, SCALES])(x, g, axis=np.int32(-1)))
-    with pytest.raises(jax.errors.JaxRuntimeError):
-        jax.block_until_ready(call(jnp.zeros(X.shape), jnp.zeros(())))
+@pytest.mark.parametrize("attributes", [{}, {"mode": ROW.attribute(), "axis": np.int32(-1)}], ids=["none", "surplus"])
+def test_the_mode_is_the_only_attribute(attributes):
+    run = jax.jit(lambda x, g: jax.ffi.ffi_call("nvfp4_quantize", [CODES, SCALES])(x, g, **attributes))
+    with pytest.raises(jax.errors.JaxRuntimeError, match="INVALID_ARGUMENT"):
+        jax.block_until_ready(run(jnp.zeros(X.shape), jnp.zeros(())))
+
+
+POSSIBLE = [
+    *(("amax", Mode(scope=scope)) for scope in Scope),
+    *(
+        ("quantize", mode)
+        for mode in (ROW, COL, BOTH, TILES, Mode(row=TILE), Mode(col=TILE), Mode(Mode().format, Scope.ROW, PLAIN))
+    ),
+    *(("quantize", Mode(row=row, col=col)) for row in (STOCHASTIC, SWIZZLED, None) for col in (STOCHASTIC, SWIZZLED)),
+    *(("qdq", mode) for mode in (ROW, Mode(row=TILE), Mode(scope=Scope.ROW, row=PLAIN))),
+    *((verb, mode) for verb in ("dequantize", "decode") for mode in (ROW, Mode(row=TILE))),
+    ("dequantize", Mode(scope=Scope.ROW, row=PLAIN)),
+]
+
+
+@pytest.mark.parametrize("verb, mode", POSSIBLE, ids=str)
+@pytest.mark.parametrize("batch", [(), (2, 3)], ids=str)
+def test_the_tables_of_roles_agree(verb, mode, batch):
+    """`mode.VERBS` and `mode.result` say what `call.h` accepts: the same roles, in the same order, in these shapes."""
+
+    def struct(role):
+        if role in ("x", "seed", "origin"):
+            shape = {"x": (32, 64), "seed": (2,), "origin": (3,)}[role]
+            return s((*batch, *shape), F32 if role == "x" else U32)
+        return s(*result(role, mode, batch, 32, 64, "bfloat16" if verb == "decode" else "float32"))
+
+    operands, results = ([struct(role.name) for role in roles] for roles in VERBS[verb](mode))
+    assert [r.shape for r in call(verb, mode, operands, results)] == [r.shape for r in results]

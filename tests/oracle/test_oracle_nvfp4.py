@@ -1,15 +1,30 @@
 """Sections 2, 4 and 13: two-level scaling, 16x16 tiles, dequantize, and every consequence the contract names."""
 
+from dataclasses import replace
+
 import ml_dtypes
 import numpy as np
 import pytest
 
-from jax_nvfp4.oracle import amax, decode, dequantize, e2m1, e4m3, nvfp4, qdq, quantize, quantize_dual
-from jax_nvfp4.spec import NVFP4, NVFP4_2D, QuantSpec
+from jax_nvfp4.oracle import (
+    Quantized,
+    amax,
+    decode,
+    dequantize,
+    e2m1,
+    e4m3,
+    intermediates,
+    nvfp4,
+    qdq,
+    quantize,
+    quantize_dual,
+)
+from jax_nvfp4.spec import NVFP4, NVFP4_2D, FourOverSix, QuantSpec
 from jax_nvfp4.testing import FAMILIES, ORDER_SENSITIVE_AMAX, assert_same_bytes, make
 
 DTYPES = ["bfloat16", "float16", "float32"]
 ROW_SCOPE = QuantSpec(scope="row")
+EMAX_SPECS = {448: NVFP4, 256: QuantSpec(four_over_six=FourOverSix(emax=256))}
 FLT_MAX = np.finfo(np.float32).max
 CANONICAL_NAN = {"bfloat16": 0x7FC0, "float16": 0x7E00, "float32": 0x7FC00000}
 
@@ -30,6 +45,10 @@ def scale_bytes(q):
     return q.scales.view(np.uint8)
 
 
+def arrays(q):
+    return q.codes, q.scales, q.amax
+
+
 def codes(q):
     return e2m1.unpack(q.codes)
 
@@ -41,15 +60,12 @@ BLOCK = bf16("bf4d bf33 bf1a bf00 becd be9a be4d bdcd 0000 3dcd 3e4d 3e9a 3ecd 3
 
 
 def test_known_answer_block_step_by_step():
-    x, g = BLOCK.astype(np.float32), np.array(2.5, np.float32)
-    s = nvfp4.global_scale(g)
-    b = nvfp4.block_amax(x, tile=False)
-    scales = nvfp4.block_scale(b, s)
-    assert bits(s) == 0x44866666 and bits(np.float32(1) / s) == 0x3A73CF3E
-    assert b == 0.80078125 and b * (s * nvfp4.ONE_SIXTH) == 143.5
-    assert scales.view(np.uint8) == 0x71
-    assert bits(nvfp4.element_scale(scales, s)) == 0x40EEEEEE
-    assert bits(nvfp4.block_factor(scales, g)) == 0x3E092492
+    steps = intermediates(BLOCK, amax=2.5)
+    assert bits(steps.S) == 0x44866666 and bits(steps.D) == 0x3A73CF3E
+    assert steps.B == 0.80078125 and steps.p == 143.5 and steps.s.view(np.uint8) == 0x71
+    assert bits(steps.e) == 0x40EEEEEE
+    assert e2m1.pack(steps.codes).tobytes() == bytes.fromhex("ffee cd9b 1043 6576")
+    assert bits(nvfp4.block_factor(steps.s, steps.G)) == 0x3E092492
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -58,7 +74,7 @@ def test_known_answer_block(dtype):
     assert q.codes.tobytes() == bytes.fromhex("ffee cd9b 1043 6576")
     assert scale_bytes(q).tolist() == [[0x71]]
     y = bf16("bf4e bf4e bf09 bf09 bece be89 be4e bd89 0000 3d89 3e4e 3e89 3ece 3f09 3f09 3f4e")[None]
-    assert_same_bytes(dequantize(*q), y, "dequantized")
+    assert_same_bytes(dequantize(q), y, "dequantized")
     assert_same_bytes(qdq(BLOCK, amax=2.5), y, "qdq")
 
 
@@ -68,8 +84,8 @@ def test_known_answer_block(dtype):
 def test_constants():
     assert bits(nvfp4.ONE_SIXTH) == 0x3E2AAAAB
     one = np.array([[0x22] + [0] * 7], np.uint8), np.ones((1, 1), e4m3.DTYPE), np.float32(1)
-    assert bits(dequantize(*one, "float32"))[0, 0] == 0x39C30C31
-    assert bits(dequantize(*one, "float32", emax=256))[0, 0] == 0x3A2AAAAB
+    assert bits(dequantize(Quantized(*one, NVFP4, -1), "float32"))[0, 0] == 0x39C30C31
+    assert bits(dequantize(Quantized(*one, EMAX_SPECS[256], -1), "float32"))[0, 0] == 0x3A2AAAAB
 
 
 @pytest.mark.parametrize(
@@ -105,7 +121,7 @@ def test_element_scale_has_three_roundings():
         d = np.float64(1 / s.astype(np.float64)).astype(np.float32)
         product = (scales.astype(np.float64) * d).astype(np.float32)
         e = (1 / product.astype(np.float64)).astype(np.float32)
-        assert_same_bytes(nvfp4.element_scale(scales, s), e, f"G = {g}")
+        assert_same_bytes(nvfp4.element_scale(scales, nvfp4.inverse_scale(s)), e, f"G = {g}")
         differ += np.count_nonzero(e != s / scales.astype(np.float32))
     assert differ > 50
 
@@ -129,7 +145,7 @@ def test_zero_tensor():
     q = quantize(x)
     assert q.amax == 0 and not scale_bytes(q).any()
     assert_same_bytes(codes(q), np.where(np.signbit(x), 8, 0).astype(np.uint8), "codes")
-    assert_same_bytes(dequantize(*q, "float32"), x, "dequantized")
+    assert_same_bytes(dequantize(q, "float32"), x, "dequantized")
 
 
 def test_underflowed_block():
@@ -139,7 +155,7 @@ def test_underflowed_block():
     assert scale_bytes(q).tolist() == [[0x7E, 0]]
     # 1.4e-38 * FLT_MAX = 4.76, which rounds to code 6.
     assert codes(q)[0, 16:].tolist() == [7, 15, 6, 14, 0, 8] + [0] * 10
-    y = dequantize(*q, "float32")[0, 16:]
+    y = dequantize(q, "float32")[0, 16:]
     assert not y.any() and np.signbit(y).tolist() == np.signbit(x[0, 16:]).tolist()
 
 
@@ -150,7 +166,7 @@ def test_nan_with_a_computed_amax_poisons_the_scope(family, axis, spec):
     q = quantize(make(family, (32, 48), "float32"), spec, axis=axis)
     assert bits(q.amax) == 0x7FC00000
     assert (scale_bytes(q) == 0x7F).all() and (codes(q) == 7).all()
-    assert (bits(dequantize(*q)) == 0x7FC0).all()
+    assert (bits(dequantize(q)) == 0x7FC0).all()
 
 
 @pytest.mark.parametrize("nan", [0x7FC00000, 0xFFC00000, 0x7F800001, 0xFFFFFFFF], ids=hex)
@@ -175,7 +191,8 @@ def test_nan_with_a_given_amax_poisons_its_block_only(spec, axis, block, nan):
     assert_same_bytes(codes(q), np.where(poisoned, np.uint8(7), codes(clean)), "codes")
     expected = np.where(poisoned[:, ::16], np.uint8(0x7F), scale_bytes(clean))
     assert_same_bytes(scale_bytes(q), expected, "scales")
-    assert_same_bytes(np.isnan(dequantize(*q, "float32")), poisoned, "dequantized")
+    stored = poisoned if axis == -1 else poisoned.T
+    assert_same_bytes(np.isnan(dequantize(q, "float32")), stored, "dequantized")
 
 
 def test_inf():
@@ -187,7 +204,7 @@ def test_inf():
     q = quantize(x)
     assert q.amax == np.inf and scale_bytes(q).tolist() == [[0x7E, 0x38, 0]]
     assert codes(q)[0, :3].tolist() == [15, 0, 0] and codes(q)[0, 16:19].tolist() == [7, 13, 0]
-    y = dequantize(*q, "float32")[0]
+    y = dequantize(q, "float32")[0]
     assert y[0] == -np.inf and np.isnan(y[1:3]).all()
     assert y[16] == np.inf and y[17] == -np.inf and np.isnan(y[18]) and np.isnan(y[32:]).all()
 
@@ -200,7 +217,7 @@ def test_clamped_global_scale():
     q = quantize(x)
     # p = fl(2^-130 * fl(FLT_MAX / 6)) is 1/24, and 1/32 of that in the second block.
     assert_same_bytes(q.scales, np.array([[1 / 24, 1 / 768]], e4m3.DTYPE), "scales")
-    assert (bits(nvfp4.element_scale(q.scales, np.float32(FLT_MAX))) == 0x7F7FFFFF).all()
+    assert (bits(nvfp4.element_scale(q.scales, nvfp4.inverse_scale(np.float32(FLT_MAX)))) == 0x7F7FFFFF).all()
     assert not codes(q).any()
     # p = 2^10/6 rounds to s = 176, and x*e = 2^10/176 = 5.8.
     q = quantize(np.full((1, 16), 2.0**-118, np.float32), amax=1e-36)
@@ -236,7 +253,7 @@ def test_empty_operands():
     assert_same_bytes(amax(np.zeros((2, 0, 16), np.float32)), np.zeros(2, np.float32), "no rows")
     assert_same_bytes(amax(np.zeros((3, 0), np.float32), scope="row"), np.zeros(3, np.float32), "no columns")
     q = quantize(np.zeros((0, 32), np.float32))
-    assert q.codes.shape == (0, 16) and q.scales.shape == (0, 2) and dequantize(*q).shape == (0, 32)
+    assert q.codes.shape == (0, 16) and q.scales.shape == (0, 2) and dequantize(q).shape == (0, 32)
     q = quantize(np.zeros((0, 32), np.float32), QuantSpec(scale_layout="swizzled"), axis=-2)
     assert q.codes.shape == (32, 0) and q.scales.shape == (128, 0)
 
@@ -251,12 +268,34 @@ def test_batch_and_row_scope_and_columns_are_separate_problems(family, dtype):
     batched, columns = quantize(x), quantize(x, axis=-2)
     by_row = quantize(x, ROW_SCOPE)
     for i in np.ndindex(2, 3):
-        for part, whole in zip(quantize(x[i]), batched, strict=True):
+        for part, whole in zip(arrays(quantize(x[i])), arrays(batched), strict=True):
             assert_same_bytes(part, whole[i], f"batch element {i}")
-        for part, whole in zip(quantize(np.ascontiguousarray(x[i].T)), columns, strict=True):
+        for part, whole in zip(arrays(quantize(np.ascontiguousarray(x[i].T))), arrays(columns), strict=True):
             assert_same_bytes(part, whole[i], f"transpose of batch element {i}")
-    for part, whole in zip(quantize(x.reshape(-1, 1, 48)), by_row, strict=True):
+    for part, whole in zip(arrays(quantize(x.reshape(-1, 1, 48))), arrays(by_row), strict=True):
         assert_same_bytes(part.reshape(whole.shape), whole, "each row as a tensor")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_dual_without_tiles_is_two_quantizes(family):
+    x = make(family, (2, 32, 48), "bfloat16")
+    swizzled = QuantSpec(scale_layout="swizzled")
+    for row, column in (quantize_dual(x, key=(1, 2)), quantize_dual(x, ROW_SCOPE, col_spec=swizzled, key=(1, 2))):
+        for q, axis in ((row, -1), (column, -2)):
+            assert q.axis == axis and q.shape == x.shape
+            for part, expected in zip(arrays(q), arrays(quantize(x, q.spec, axis=axis, key=(1, 2))), strict=True):
+                assert_same_bytes(part, expected, f"{q.spec} {axis}")
+    given = quantize_dual(x, amax=np.float32([3, 4]), col_amax=5.0)
+    assert given[0].amax.tolist() == [3, 4] and given[1].amax.tolist() == [5, 5]
+    assert quantize_dual(x, amax=3.0)[1].amax.tolist() == [3, 3]
+
+
+def test_dequantize_gives_the_operand_and_transposing_renames_the_axis():
+    x = make("normal", (2, 32, 48), "float32")
+    q = quantize(x, axis=-2)
+    assert dequantize(q).shape == x.shape and q.T.axis == -1
+    assert_same_bytes(dequantize(q.T), np.swapaxes(dequantize(q), -1, -2), "transposed")
+    assert_same_bytes(dequantize(q), np.swapaxes(dequantize(quantize(np.swapaxes(x, -1, -2))), -1, -2), "values")
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -266,7 +305,7 @@ def test_qdq_keeps_dtype_and_canonical_nan(family, dtype):
     for spec in (NVFP4, NVFP4_2D, ROW_SCOPE, QuantSpec(scale_layout="swizzled")):
         q = quantize(x, spec)
         y = qdq(x, spec)
-        assert_same_bytes(y, dequantize(*q, dtype=dtype, scale_layout=spec.scale_layout), f"{spec}")
+        assert_same_bytes(y, dequantize(q, dtype), f"{spec}")
         assert set(bits(y)[np.isnan(y.astype(np.float32))]) <= {CANONICAL_NAN[dtype]}
 
 
@@ -295,12 +334,12 @@ def test_dequantize_every_code_and_scale(g, emax):
     factor = (factor.astype(np.float64) * np.float64(np.float32(1 / (6 * emax)))).astype(np.float32)
     values = np.concatenate([e2m1.MAGNITUDES, -e2m1.MAGNITUDES]).astype(np.float64)
     expected = (values * factor.astype(np.float64)).astype(np.float32)
-    actual = dequantize(packed, scales, g, "float32", emax=emax)
+    actual = dequantize(Quantized(packed, scales, g, EMAX_SPECS[emax], -1), "float32")
     nan = np.isnan(expected)
     assert_same_bytes(np.where(nan, 0, bits(actual)), np.where(nan, 0, bits(expected)), "float32")
     assert (bits(actual)[nan] == 0x7FC00000).all() and nan.sum() == 32
     for dtype in ("bfloat16", "float16"):
-        narrow = dequantize(packed, scales, g, dtype, emax=emax)
+        narrow = dequantize(Quantized(packed, scales, g, EMAX_SPECS[emax], -1), dtype)
         with np.errstate(over="ignore"):
             rounded = np.where(nan, np.float32(0), expected).astype(dtype)
         assert_same_bytes(narrow[~nan], rounded[~nan], dtype)
@@ -309,24 +348,24 @@ def test_dequantize_every_code_and_scale(g, emax):
 
 def test_dequantize_rounds_to_nearest_even_and_overflows_to_inf():
     packed, scales = every_code_and_scale()
-    y = dequantize(packed, scales, np.float32(2688 * 150), "float16")
+    y = dequantize(Quantized(packed, scales, np.float32(2688 * 150), NVFP4, -1), "float16")
     assert y[0x7E, 7] == np.inf and y[0x7E, 15] == -np.inf and y[0x38, 7] == 900
     # One bfloat16 unit at 257 is 2: 257 is a tie and goes to the even 256.
-    tie = dequantize(packed, scales, np.float32(2688 * 257), "bfloat16")
+    tie = dequantize(Quantized(packed, scales, np.float32(2688 * 257), NVFP4, -1), "bfloat16")
     assert tie[0x38, 2] == 256
 
 
-def test_row_amax_is_recognised_by_its_rank():
+def test_row_amax():
     packed, scales = every_code_and_scale()
     rows = np.linspace(1, 4, 256, dtype=np.float32)
-    by_row = dequantize(packed, scales, rows, "float32")
+    by_row = dequantize(Quantized(packed, scales, rows, ROW_SCOPE, -1), "float32")
     for row in (0, 77, 255):
-        one = dequantize(packed[row : row + 1], scales[row : row + 1], rows[row], "float32")
-        assert_same_bytes(by_row[row : row + 1], one, f"row {row}")
+        one = Quantized(packed[row : row + 1], scales[row : row + 1], rows[row], NVFP4, -1)
+        assert_same_bytes(by_row[row : row + 1], dequantize(one, "float32"), f"row {row}")
 
 
 def test_decode_is_the_exact_product():
-    actual, exact = decode(*every_code_and_scale()), products()
+    actual, exact = decode(Quantized(*every_code_and_scale(), np.float32(1), NVFP4, -1)), products()
     nan = np.isnan(exact)
     assert actual.dtype == ml_dtypes.bfloat16
     assert (actual.astype(np.float64)[~nan] == exact[~nan]).all()
@@ -337,8 +376,8 @@ def test_decode_is_the_exact_product():
 def test_decode_and_alpha_give_the_product_of_the_dequantized_matrices():
     a, b = (quantize(make("normal", (32, 64), "float32", seed)) for seed in (1, 2))
     alpha = [q.amax * (np.float32(1) / np.float32(2688)) for q in (a, b)]
-    decoded = decode(a.codes, a.scales).astype(np.float64) @ decode(b.codes, b.scales).astype(np.float64).T
-    dequantized = [dequantize(*q, "float32").astype(np.float64) for q in (a, b)]
+    decoded = decode(a).astype(np.float64) @ decode(b).astype(np.float64).T
+    dequantized = [dequantize(q, "float32").astype(np.float64) for q in (a, b)]
     np.testing.assert_allclose(alpha[0] * alpha[1] * decoded, dequantized[0] @ dequantized[1].T, rtol=0, atol=1e-5)
 
 
@@ -356,7 +395,7 @@ def test_reconstruction(spec, floor):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_tiles_share_codes_and_scales_between_directions(family, dtype):
     x = make(family, (2, 48, 80), dtype)
-    row, column = quantize_dual(x)
+    row, column = quantize_dual(x, NVFP4_2D)
     assert_same_bytes(codes(row), np.swapaxes(codes(column), -1, -2), "codes")
     tiles = scale_bytes(row)[:, ::16]
     assert_same_bytes(scale_bytes(row), np.repeat(tiles, 16, axis=-2), "row scales")
@@ -400,20 +439,22 @@ def test_other_wrong_operands_are_refused():
         quantize(x.astype(np.float64))
     with pytest.raises(TypeError, match="amax must be float32, got float64"):
         quantize(x, amax=np.zeros(2))
-    with pytest.raises(ValueError, match=r"amax must have shape \(2,\), got \(\)"):
-        quantize(x, amax=1.0)
+    with pytest.raises(ValueError, match=r"amax must have shape \(2,\) or be one for all, got \(3,\)"):
+        quantize(x, amax=np.zeros(3, np.float32))
     with pytest.raises(ValueError, match="scope must be one of"):
         amax(x, scope="column")
-    with pytest.raises(ValueError, match="call quantize once for each axis"):
-        quantize_dual(x, NVFP4)
+    with pytest.raises(ValueError, match="needs group sizes"):
+        quantize(x, QuantSpec(scope="group"))
     q = quantize(x)
-    with pytest.raises(ValueError, match="unswizzle them first"):
-        dequantize(q.codes, q.scales[..., :0], q.amax)
+    with pytest.raises(ValueError, match=r"need linear scales \(2, 16, 1\), got \(2, 16, 0\)"):
+        dequantize(replace(q, scales=q.scales[..., :0]))
     with pytest.raises(TypeError, match="codes must be uint8"):
-        decode(q.codes.astype(np.int32), q.scales)
+        decode(replace(q, codes=q.codes.astype(np.int32)))
     with pytest.raises(ValueError, match="C a multiple of 16"):
-        decode(q.codes[..., :3], q.scales)
-    with pytest.raises(ValueError, match=r"amax must have shape \(2,\) or \(2, 16\), got \(3,\)"):
-        dequantize(q.codes, q.scales, np.zeros(3, np.float32))
+        decode(replace(q, codes=q.codes[..., :3]))
+    with pytest.raises(ValueError, match=r"amax must have shape \(2,\), got \(3,\)"):
+        dequantize(replace(q, amax=np.zeros(3, np.float32)))
+    with pytest.raises(TypeError, match="amax must be float32"):
+        dequantize(replace(q, amax=np.zeros(2)))
     with pytest.raises(TypeError, match="dtype must be one of"):
-        dequantize(*q, dtype="float64")
+        dequantize(q, dtype="float64")

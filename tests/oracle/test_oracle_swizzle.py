@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from jax_nvfp4.formats import scale_shape
+from jax_nvfp4.formats import NVFP4_FORMAT
 from jax_nvfp4.oracle import quantize, swizzle_scales, unswizzle_scales
 from jax_nvfp4.spec import NVFP4, QuantSpec
 from jax_nvfp4.testing import assert_same_bytes, make
@@ -30,7 +30,7 @@ def test_every_byte_goes_to_its_offset_and_padding_is_zero(shape):
     rows, columns = shape
     scales = np.random.default_rng(0).integers(1, 256, shape, np.uint8)
     swizzled = swizzle_scales(scales)
-    assert swizzled.shape == scale_shape(rows, columns * 16, "swizzled")
+    assert swizzled.shape == NVFP4_FORMAT.scale_shape(rows, columns * 16, "swizzled")
     expected = np.zeros(swizzled.size, np.uint8)
     for row in range(rows):
         for column in range(columns):
