@@ -8,6 +8,9 @@ ARCHS ?= native
 # The extras to install: `parity` adds torch and the libraries on it that the oracle is compared with.
 EXTRAS ?= test,lint
 
+# Python compiles what it imports; the rest of torch and JAX need not be.
+export PIP_NO_COMPILE = 1
+
 BIN = $(VENV)/bin
 BUILD = build/env/bin
 SOURCES = pyproject.toml $(shell find ffi jax_nvfp4 -type f ! -path '*/_native/*' ! -name '*.pyc')
