@@ -10,6 +10,8 @@ DEVICE_COUNT = "--xla_force_host_platform_device_count"
 if DEVICE_COUNT not in os.environ.get("XLA_FLAGS", ""):
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {DEVICE_COUNT}=8".strip()
 
+import contextlib  # noqa: E402
+import gc  # noqa: E402
 import subprocess  # noqa: E402
 import sys  # noqa: E402
 
@@ -32,6 +34,24 @@ def run_script():
         return result.stdout
 
     return run
+
+
+@pytest.fixture
+def checking_leaks():
+    """`jax.checking_leaks` that looks for tracers among the objects made inside only: it searches the heap at every
+    trace, which takes minutes once a session has filled it."""
+
+    @contextlib.contextmanager
+    def check():
+        gc.collect()
+        gc.freeze()
+        try:
+            with jax.checking_leaks():
+                yield
+        finally:
+            gc.unfreeze()
+
+    return check
 
 
 @pytest.fixture

@@ -79,7 +79,7 @@ def test_several_axes():
     np.testing.assert_array_equal(y.reshape(64, 32), DENSE.apply(VARIABLES, X))
 
 
-def test_scan_over_layers():
+def test_scan_over_layers(checking_leaks):
     class Layer(nn.Module):
         @nn.compact
         def __call__(self, x, _):
@@ -95,7 +95,7 @@ def test_scan_over_layers():
 
         return jax.value_and_grad(loss)(variables)
 
-    with jax.checking_leaks():
+    with checking_leaks():
         value, grads = step(variables, jax.random.key(1))
     _, other = step(variables, jax.random.key(2))
     assert np.isfinite(value)

@@ -99,7 +99,7 @@ def test_eval_draws_no_key():
     assert layer.dot_general.rngs.count[...] == 1
 
 
-def test_nnx_scan_over_layers():
+def test_nnx_scan_over_layers(checking_leaks):
     @nnx.split_rngs(splits=4)
     @nnx.vmap(in_axes=0, out_axes=0)
     def create(rngs):
@@ -115,7 +115,7 @@ def test_nnx_scan_over_layers():
         return nnx.value_and_grad(lambda layers: jnp.mean(jnp.square(forward(layers, x)).astype(jnp.float32)))(layers)
 
     layers, x = create(nnx.Rngs(0, sr=1)), normal(2, 32, 64)
-    with jax.checking_leaks():
+    with checking_leaks():
         loss, grads = step(layers, x)
     again, other = step(layers, x)
     assert np.isfinite(loss) and loss == again
@@ -125,7 +125,7 @@ def test_nnx_scan_over_layers():
     np.testing.assert_array_equal(layers.dot_general.rngs.count[...], [2] * 4)
 
 
-def test_lax_scan_over_layers():
+def test_lax_scan_over_layers(checking_leaks):
     def loss(kernels, x, keys):
         def layer(x, kernel_and_key):
             kernel, key = kernel_and_key
@@ -135,7 +135,7 @@ def test_lax_scan_over_layers():
 
     kernels, x = normal(1, 4, 64, 64, dtype=jnp.float32) / 8, normal(2, 32, 64)
     keys = jax.random.split(jax.random.key(3), 4)
-    with jax.checking_leaks():
+    with checking_leaks():
         value, grads = jax.jit(jax.value_and_grad(loss))(kernels, x, keys)
     assert np.isfinite(value)
     assert grads.dtype == jnp.float32 and np.all(np.isfinite(grads)) and np.all(np.any(grads != 0, axis=(1, 2)))

@@ -89,7 +89,7 @@ def test_any_shape(case, batch, blocks, family, dtype):
     check(case, make(family, shape, dtype), family)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(case=st.sampled_from(CASES), dtype=st.sampled_from(FLOAT_DTYPES), data=st.binary(min_size=2048, max_size=2048))
 def test_any_bits(case, dtype, data):
     dtype = np.dtype(dtype)
@@ -191,13 +191,14 @@ def test_origin_continues_the_random_stream(axis):
 
 
 def test_batch_elements_have_their_own_amax():
-    """Section 2, scopes: a batch is a loop over its matrices."""
+    """Section 2, scopes: a batch is a loop over its matrices; in the oracle, whose bytes every case has."""
     x = make("normal", (3, 32, 64), "bfloat16") * np.array([1, 100, 1e-3], ml_dtypes.bfloat16)[:, None, None]
     for case in CASES:
         if case.is_stochastic:  # draws by its batch index
             continue
-        loop = [case.run(jnp.asarray(matrix)) for matrix in x]
-        for batched, one_by_one in zip(case.run(jnp.asarray(x)), zip(*loop, strict=True), strict=True):
+        check(case, x)
+        loop = [case.reference(matrix) for matrix in x]
+        for batched, one_by_one in zip(case.reference(x), zip(*loop, strict=True), strict=True):
             assert_same_bytes(batched, np.stack(one_by_one), case.name)
 
 

@@ -86,7 +86,7 @@ def test_block_scaled_as_a_differentiated_argument(restore):
 
 
 @pytest.mark.parametrize("recipe, dtype", [(NVFP4_TRAINING, "bfloat16"), (NVFP4_QAT, "float32")])
-def test_scan_over_layers(recipe, dtype):
+def test_scan_over_layers(recipe, dtype, checking_leaks):
     """jax-ml/jax#27144, google/flax#4651: other dtypes in the backward pass, and tracers that leak."""
     x = jnp.asarray(make("normal", (24, 32), dtype))
     layers = jnp.asarray(make("normal", (4, 32, 32), dtype)) / 6
@@ -101,10 +101,22 @@ def test_scan_over_layers(recipe, dtype):
         return y.astype(jnp.float32).sum()
 
     gradient_of = jax.grad(lambda layers: loss(layers, partial(jax_nvfp4.dot, recipe=recipe)))
-    with jax.checking_leaks():
+    with checking_leaks():
         jax.eval_shape(gradient_of, layers)
     gradient = jax.jit(gradient_of)(layers)
     assert gradient.dtype == layers.dtype and gradient.shape == layers.shape
     exact = jax.jit(jax.grad(lambda layers: loss(layers, lambda x, w, key: x @ w.T)))(layers)
     for g, e in zip(np.asarray(gradient, np.float64), np.asarray(exact, np.float64), strict=True):
         assert np.linalg.norm(g - e) < 0.5 * np.linalg.norm(e)
+
+
+def test_a_leak_is_noticed(checking_leaks):
+    """What the scans above would say."""
+    kept = []
+
+    def f(x):
+        kept.append(jax_nvfp4.qdq(x))
+        return kept[0].sum()
+
+    with pytest.raises(Exception, match="Leaked"), checking_leaks():
+        jax.eval_shape(jax.grad(f), jnp.ones((16, 16)))
