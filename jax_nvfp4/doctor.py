@@ -35,7 +35,7 @@ PRIMITIVES: dict[str, tuple[str, Callable[[], np.ndarray], Callable[[np.ndarray]
 """What the CUDA library can also compute alone: the name of its call, the operand, and the oracle's result for it."""
 
 # Along both axes more than one tile of swizzled scales, the last one partly filled.
-SHAPE = (144, 80)
+SHAPE = (160, 96)
 
 
 class Report:

@@ -244,5 +244,5 @@ class Recipe:
         return self.x is not None
 
 
-NVFP4_TRAINING = Recipe(x=NVFP4, w=NVFP4_2D, grad=NVFP4, rht=RHT())
+NVFP4_TRAINING = Recipe(x=NVFP4, w=NVFP4_2D, grad=NVFP4)
 NVFP4_QAT = Recipe(x=None, w=NVFP4, grad=None)

@@ -138,7 +138,8 @@ class BlockScaled:
         return replace(self, axis=-3 - self.axis)
 
     def __repr__(self) -> str:
-        leaves = ", ".join(f"{name}={brief(getattr(self, name))}" for name in LEAVES)
+        held = ((name, getattr(self, name)) for name in LEAVES)
+        leaves = ", ".join(f"{name}={brief(leaf)}" for name, leaf in held if leaf is not None)
         return f"BlockScaled({leaves}, spec={self.spec}, axis={self.axis})"
 
     def __array__(self, dtype=None, copy=None) -> NoReturn:

@@ -75,7 +75,7 @@ struct StripCodes {
 };
 
 template <typename Float>
-NVFP4_INLINE void EncodeTiles(const typename Float::Word* x, int64_t stride, int64_t cols, const TensorScale& tensor,
+NVFP4_KERNEL void EncodeTiles(const typename Float::Word* x, int64_t stride, int64_t cols, const TensorScale& tensor,
                               const Search& search, StripCodes& out) {
   float amax[kStripCols / kBlock], multipliers[kStripCols / kBlock], per_element[kStripCols];
   TileAmax<Float>(x, stride, cols, amax);
@@ -90,7 +90,7 @@ NVFP4_INLINE void EncodeTiles(const typename Float::Word* x, int64_t stride, int
 
 // `random` is null for rounding to nearest.
 template <typename Float>
-NVFP4_INLINE void EncodeColumns(const typename Float::Word* x, int64_t stride, int64_t cols, const TensorScale& tensor,
+NVFP4_KERNEL void EncodeColumns(const typename Float::Word* x, int64_t stride, int64_t cols, const TensorScale& tensor,
                                 const Search& search, const uint8_t (*random)[kStripCols], StripCodes& out) {
   float amax[kStripCols], multipliers[kStripCols];
   ColumnAmax<Float>(x, stride, cols, amax);
@@ -109,7 +109,7 @@ NVFP4_INLINE void EncodeColumns(const typename Float::Word* x, int64_t stride, i
 }
 
 template <typename Float>
-NVFP4_INLINE void EncodeStrip(const Job& job, int64_t batch, int64_t row, int64_t col, int64_t cols, StripCodes& out) {
+void EncodeStrip(const Job& job, int64_t batch, int64_t row, int64_t col, int64_t cols, StripCodes& out) {
   const auto* x = job.At<Float>(batch, row, col);
   const int64_t stride = job.call.cols, scope = job.scopes.Of(batch, row);
   if (scope == Scopes::kTail) {
@@ -142,7 +142,7 @@ NVFP4_INLINE void EncodeStrip(const Job& job, int64_t batch, int64_t row, int64_
 }
 
 // Packs the 16 codes of each column into one 8-byte word, one column every kUnitStrips words.
-NVFP4_INLINE void PackColumns(const uint8_t (*__restrict codes)[kStripCols], int64_t cols,
+NVFP4_KERNEL inline void PackColumns(const uint8_t (*__restrict codes)[kStripCols], int64_t cols,
                               uint64_t* __restrict words) {
   for (int64_t c = 0; c < cols; ++c) {
     uint64_t word = 0;
@@ -153,7 +153,7 @@ NVFP4_INLINE void PackColumns(const uint8_t (*__restrict codes)[kStripCols], int
 
 // At most kUnitStrips strips of 16 rows, in columnwise 1x16 blocks, or in 16x16 tiles for either output or both.
 template <typename Float>
-NVFP4_KERNEL void QuantizeStrips(const Job& job, int64_t batch, int64_t first_row, int64_t rows, int64_t col,
+void QuantizeStrips(const Job& job, int64_t batch, int64_t first_row, int64_t rows, int64_t col,
                                  int64_t cols) {
   uint64_t words[kStripCols * kUnitStrips];
   uint8_t column_scales[kStripCols][kUnitStrips];

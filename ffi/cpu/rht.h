@@ -11,7 +11,7 @@ namespace jax_nvfp4 {
 // y[r][c] = the transform of column c, rounded to Out; `signs` has bit i set where row i is negated. Sign and scale
 // come first, then the butterflies of stride 1, 2, 4 and 8: that order is the contract.
 template <typename Float, typename Out>
-NVFP4_INLINE void HadamardStrip(const typename Float::Word* __restrict x, int64_t stride, int64_t cols, uint32_t signs,
+NVFP4_KERNEL void HadamardStrip(const typename Float::Word* __restrict x, int64_t stride, int64_t cols, uint32_t signs,
                                 typename Out::Word (*__restrict y)[kStripCols]) {
   float v[kBlock][kStripCols];
   for (int64_t r = 0; r < kBlock; ++r) {

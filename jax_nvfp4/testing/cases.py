@@ -239,7 +239,7 @@ ROW_SCOPE = replace(NVFP4, scope="row")
 SPECS = tuple(
     replace(spec, scale_layout=layout) for spec in (NVFP4, ROW_SCOPE, NVFP4_2D) for layout in ("linear", "swizzled")
 )
-SWIZZLED = replace(NVFP4, scale_layout="swizzled")
+SWIZZLED, SWIZZLED_2D = (replace(spec, scale_layout="swizzled") for spec in (NVFP4, NVFP4_2D))
 HADAMARD = replace(NVFP4, rht=RHT())
 HADAMARD_SWIZZLED = replace(HADAMARD, scale_layout="swizzled")
 FAST = replace(HADAMARD, math="fast")

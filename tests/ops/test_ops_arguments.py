@@ -91,7 +91,7 @@ BAD_CALLS = {
     "spec: a string": (lambda: jax_nvfp4.quantize(X, "nvfp4"), TypeError, ("'nvfp4'", "QuantSpec", "jax_nvfp4.NVFP4")),
     "qdq: spec": (lambda: jax_nvfp4.qdq(X, None), TypeError, ("None", "QuantSpec", "jax_nvfp4.NVFP4")),
     "col_spec": (lambda: jax_nvfp4.quantize_dual(X, col_spec=16), TypeError, ("col_spec", "16", "jax_nvfp4.NVFP4")),
-    "spec: format": (lambda: QuantSpec("mxfp8"), ValueError, ("'mxfp8'", "'nvfp4'")),
+    "spec: format": (lambda: QuantSpec("nvfp2"), ValueError, ("'nvfp2'", "'nvfp4'")),
     "spec: block": (lambda: QuantSpec(block=(1, 32)), ValueError, ("(1, 32)", "(1, 16) or (16, 16)")),
     **{
         f"spec: block {block}": (
@@ -99,12 +99,16 @@ BAD_CALLS = {
             ValueError,
             (f"got {block!r}", "(1, 16) or"),
         )
-        for block in (16, None, "1x16", (16, 1), (1.0, 16.0), [1], {"rows": 1})
+        for block in (16, "1x16", (16, 1), (1.0, 16.0), [1], {"rows": 1})
     },
     "spec: block, an array": (lambda: QuantSpec(block=np.array([1, 16])), ValueError, ("(1, 16) or (16, 16)", "array")),
     "spec: format, a list": (lambda: QuantSpec(["nvfp4"]), ValueError, ("['nvfp4']", "('nvfp4'")),
-    "spec: scope, an array": (lambda: QuantSpec(scope=np.zeros(2)), ValueError, ("array", "('tensor', 'row')")),
-    "spec: scope": (lambda: QuantSpec(scope="block"), ValueError, ("'block'", "('tensor', 'row')")),
+    "spec: scope, an array": (
+        lambda: QuantSpec(scope=np.zeros(2)),
+        ValueError,
+        ("array", "('tensor', 'row', 'group')"),
+    ),
+    "spec: scope": (lambda: QuantSpec(scope="block"), ValueError, ("'block'", "('tensor', 'row', 'group')")),
     "spec: scale_layout": (lambda: QuantSpec(scale_layout="tiled"), ValueError, ("'tiled'", "('linear', 'swizzled')")),
     "spec: tiles per row": (
         lambda: QuantSpec(block=(16, 16), scope="row"),
@@ -135,14 +139,14 @@ BAD_CALLS = {
                     lambda g: jax_nvfp4.quantize(X, amax=g),
                     np.ones(32, np.float32),
                     ValueError,
-                    ("got (32,)", "shape ()", "jax_nvfp4.amax(x, scope='tensor')"),
+                    ("got (32,)", "shape ()", "amax=None computes it"),
                 ),
                 (
                     "per matrix for row scope",
                     lambda g: jax_nvfp4.quantize(BATCH, ROW_SCOPE, amax=g),
                     np.ones(2, np.float32),
                     ValueError,
-                    ("got (2,)", "shape (2, 32)", "one for all", "jax_nvfp4.amax(x, scope='row')"),
+                    ("got (2,)", "shape (2, 32)", "one for all", "amax=None computes it"),
                 ),
                 (
                     "of shape (1,)",
@@ -176,7 +180,7 @@ BAD_CALLS = {
                     lambda g: jax_nvfp4.quantize_dual(BATCH, NVFP4_2D, amax=g),
                     np.ones(3, np.float32),
                     ValueError,
-                    ("got (3,)", "shape (2,)", "jax_nvfp4.amax"),
+                    ("got (3,)", "shape (2,)", "amax=None computes it"),
                 ),
             )
         )
@@ -314,7 +318,7 @@ BAD_CALLS = {
         ValueError,
         ("linear scales",),
     ),
-    "recipe: rht": (lambda: dataclasses.replace(NVFP4_TRAINING, rht=True), ValueError, ("rht=True", "rht=False")),
+    "recipe: rht": (lambda: dataclasses.replace(NVFP4_TRAINING, rht=True), ValueError, ("RHT", "True")),
 }
 
 
@@ -396,6 +400,7 @@ MEANT = {  # None is a default; a number, a list of two ints, any array and a co
     "dequantize: t": ("a BlockScaled",),
     "decode: t": ("a BlockScaled",),
     "save: a BlockScaled": ("a BlockScaled",),
+    "QuantSpec: block": ("None",),
     "pad_to_blocks: x": ("a list", "ints"),
     "pad_to_blocks: multiple": ("int32",),
     "unswizzle_scales: shape": ("a list",),

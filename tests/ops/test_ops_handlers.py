@@ -4,12 +4,15 @@ The calls here go around every check in Python: a mode, operands and results str
 program of another version would.
 """
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jax_nvfp4.mode import VERBS, Direction, Mode, Scope, result
+from jax_nvfp4.formats import FORMATS
+from jax_nvfp4.mode import VERBS, Direction, Math, Mode, Scope, Search, SearchError, result
 
 F32, BF16, U8, F8, U32 = jnp.float32, jnp.bfloat16, jnp.uint8, jnp.float8_e4m3fn, jnp.uint32
 PLAIN, TILE, STOCHASTIC, SWIZZLED = (
@@ -19,7 +22,9 @@ PLAIN, TILE, STOCHASTIC, SWIZZLED = (
     Direction(swizzled=True),
 )
 ROW, COL, BOTH = Mode(row=PLAIN), Mode(col=PLAIN), Mode(row=PLAIN, col=PLAIN)
+HADAMARD = Mode(col=Direction(rht=0xD7E8))
 TILES, ANY = Mode(row=TILE, col=TILE), Mode()
+MEMBERS = len(ANY.attribute())
 
 
 def s(shape, dtype=F32):
@@ -131,7 +136,7 @@ IMPOSSIBLE = {
     "both: column codes": (
         "quantize",
         BOTH,
-        [X, G],
+        [X, G, G],
         [CODES, SCALES, CODES, SCALES],
         "column codes must be U8 of shape (64, 16), got U8 of shape (32, 32)",
     ),
@@ -313,8 +318,10 @@ IMPOSSIBLE = {
         for name, value, said in (
             ("format", -1, "format of the mode must be 0 to"),
             ("format", 99, "got 99: the library and the package are of different versions"),
-            ("scope", -1, "scope of the mode must be 0 (tensor) or 1 (row), got -1"),
-            ("scope", 2, "scope of the mode must be 0 (tensor) or 1 (row), got 2"),
+            ("scope", -1, "scope of the mode must be 0 (tensor), 1 (row) or 2 (group), got -1"),
+            ("scope", 3, "scope of the mode must be 0 (tensor), 1 (row) or 2 (group), got 3"),
+            ("math", 2, "math of the mode must be 0 (exact) or 1 (fast), got 2"),
+            ("search_error", 4, "search_error of the mode must be 0 to 3, got 4"),
         )
     },
     **{
@@ -334,21 +341,21 @@ IMPOSSIBLE = {
         [COL_CODES, COL_SCALES],
         "says how row is quantized, but has no row",
     ),
-    "no format": ("amax", told(ANY, format=None), [X], [G], "expected 10 attributes but got 9"),
-    "no scope": ("amax", told(ANY, scope=None), [X], [G], "expected 10 attributes but got 9"),
+    "no format": ("amax", told(ANY, format=None), [X], [G], f"expected {MEMBERS} attributes but got {MEMBERS - 1}"),
+    "no scope": ("amax", told(ANY, scope=None), [X], [G], f"expected {MEMBERS} attributes but got {MEMBERS - 1}"),
     "no col_swizzled": (
         "quantize",
         told(ROW, col_swizzled=None),
         [X, G],
         [CODES, SCALES],
-        "expected 10 attributes but got 9",
+        f"expected {MEMBERS} attributes but got {MEMBERS - 1}",
     ),
     "a member too many": (
         "quantize",
         told(ROW, hadamard=np.bool_(False)),
         [X, G],
         [CODES, SCALES],
-        "expected 10 attributes but got 11",
+        f"expected {MEMBERS} attributes but got {MEMBERS + 1}",
     ),
     "a member of another name": (
         "quantize",
@@ -393,9 +400,18 @@ def test_the_mode_is_the_only_attribute(attributes):
 POSSIBLE = [
     *(("amax", Mode(scope=scope)) for scope in Scope),
     *(
-        ("quantize", mode)
-        for mode in (ROW, COL, BOTH, TILES, Mode(row=TILE), Mode(col=TILE), Mode(Mode().format, Scope.ROW, PLAIN))
+        ("amax", mode)
+        for mode in (HADAMARD, Mode(row=PLAIN, col=HADAMARD.col), Mode(scope=Scope.GROUP, col=HADAMARD.col))
     ),
+    *(
+        ("quantize", mode)
+        for mode in (ROW, COL, BOTH, TILES, Mode(row=TILE), Mode(col=TILE), Mode(scope=Scope.ROW, row=PLAIN))
+    ),
+    *(("quantize", replace(mode, scope=Scope.GROUP)) for mode in (ROW, COL, BOTH)),
+    *(("quantize", Mode(format=FORMATS[name], row=PLAIN, col=PLAIN)) for name in ("mxfp8", "mxfp8_e5m2")),
+    ("quantize", replace(HADAMARD, row=PLAIN, math=Math.FAST)),
+    ("qdq", replace(ROW, search=Search(SearchError.MAE), emax=256.0)),
+    *((verb, Mode(format=FORMATS["mxfp8"], row=PLAIN)) for verb in ("qdq", "dequantize", "decode")),
     *(("quantize", Mode(row=row, col=col)) for row in (STOCHASTIC, SWIZZLED, None) for col in (STOCHASTIC, SWIZZLED)),
     *(("qdq", mode) for mode in (ROW, Mode(row=TILE), Mode(scope=Scope.ROW, row=PLAIN))),
     *((verb, mode) for verb in ("dequantize", "decode") for mode in (ROW, Mode(row=TILE))),
@@ -412,7 +428,7 @@ def test_the_tables_of_roles_agree(verb, mode, batch):
         if role in ("x", "seed", "origin"):
             shape = {"x": (32, 64), "seed": (2,), "origin": (3,)}[role]
             return s((*batch, *shape), F32 if role == "x" else U32)
-        return s(*result(role, mode, batch, 32, 64, "bfloat16" if verb == "decode" else "float32"))
+        return s(*result(role, mode, batch, 32, 64, 5, "bfloat16" if verb == "decode" else "float32"))
 
     operands, results = ([struct(role.name) for role in roles] for roles in VERBS[verb](mode))
     assert [r.shape for r in call(verb, mode, operands, results)] == [r.shape for r in results]

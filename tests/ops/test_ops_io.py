@@ -46,7 +46,16 @@ def test_header(tmp_path):
         assert json.loads(file["header"].tobytes()) == {
             "kind": "jax_nvfp4.BlockScaled",
             "version": 1,
-            "spec": {"format": "nvfp4", "block": [1, 16], "scope": "tensor", "scale_layout": "swizzled"},
+            "spec": {
+                "format": "nvfp4",
+                "block": [1, 16],
+                "scope": "tensor",
+                "scale_layout": "swizzled",
+                "rht": None,
+                "four_over_six": None,
+                "math": "exact",
+                "scale_rounding": "rceil",
+            },
             "axis": -2,
             "fields": {
                 "codes": {"dtype": "uint8", "shape": [2, 64, 16]},
