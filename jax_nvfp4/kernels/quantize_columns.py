@@ -29,6 +29,7 @@ def _kernel(
     across: cute.FastDivmodDivisorV2,
     down: cute.FastDivmodDivisorV2,
     swizzled: Int32,
+    emax: Float32,
     variant: cutlass.Constexpr,
 ):
     """The grid is flat over (batch, down, across) tiles."""
@@ -53,7 +54,7 @@ def _kernel(
         else:
             strip.load_elements(x, first, Int64(columns), columns - 1 - column, words, dtype)
     if thread == 0:
-        how.open_scope(scopes, 0, amax, scope)
+        how.open_scope(scopes, 0, amax, scope, emax)
     if const_expr(stochastic):
         stream = philox.shared_stream()
         if thread == strip.THREADS - 1:
@@ -95,6 +96,7 @@ def launch(
     rows: Int64,
     columns: Int64,
     swizzled: Int32,
+    emax: Float32,
     variant: cutlass.Constexpr,
 ):
     """Quantize the transposes of `batch` matrices of (rows, columns).
@@ -111,6 +113,7 @@ def launch(
         rows: at least 16.
         columns: at least 1.
         swizzled: 1 for swizzled scales, else 0.
+        emax: the largest block scale.
         variant: what to compile.
     """
     strips = Int32(rows // strip.BLOCK)
@@ -128,6 +131,7 @@ def launch(
         placement.divisor(across),
         placement.divisor(down),
         swizzled,
+        emax,
         variant,
     ).launch(grid=[batch * across * down, 1, 1], block=[strip.THREADS, 1, 1], stream=stream)
 
@@ -136,4 +140,4 @@ def arguments(variant) -> tuple:
     """Fake arguments of `launch`, after the stream, for one variant."""
     x, amax = memory.fake(operand.word_type(variant.dtype), 16), memory.fake(Float32, 4)
     seed, origin, codes, block_scales = (memory.fake(*fake) for fake in [(Uint32, 4)] * 2 + [(Uint8, 16)] * 2)
-    return x, amax, seed, origin, codes, block_scales, Int64(1), Int64(strip.BLOCK), Int64(1), Int32(0)
+    return x, amax, seed, origin, codes, block_scales, Int64(1), Int64(strip.BLOCK), Int64(1), Int32(0), Float32(0)

@@ -49,6 +49,7 @@ def _kernel(
     down: cute.FastDivmodDivisorV2,
     row_swizzled: Int32,
     column_swizzled: Int32,
+    emax: Float32,
     variant: cutlass.Constexpr,
 ):
     """The grid is flat over (batch, down, across) tiles of a CTA."""
@@ -73,7 +74,7 @@ def _kernel(
         first = (matrix * strips + first_strip + own_strip) * BLOCK * columns + column
         strip.load_vectors(x, first, Int64(columns), words, dtype)
     if thread == 0:
-        how.open_scope(scopes, 0, amax, scope)
+        how.open_scope(scopes, 0, amax, scope, emax)
     cute.arch.sync_threads()
 
     blocks = strip.columns(words, dtype)
@@ -159,6 +160,7 @@ def launch(
     columns: Int64,
     row_swizzled: Int32,
     column_swizzled: Int32,
+    emax: Float32,
     variant: cutlass.Constexpr,
 ):
     """Quantize `batch` matrices of (rows, columns), their transposes, or both.
@@ -176,6 +178,7 @@ def launch(
         columns: at least 16.
         row_swizzled: 1 for swizzled row scales, else 0.
         column_swizzled: 1 for swizzled column scales, else 0.
+        emax: the largest block scale.
         variant: what to compile.
     """
     strips = Int32(rows // BLOCK)
@@ -194,6 +197,7 @@ def launch(
         placement.divisor(down),
         row_swizzled,
         column_swizzled,
+        emax,
         variant,
     ).launch(grid=[batch * across * down, 1, 1], block=[strip.THREADS, 1, 1], stream=stream)
 
@@ -210,4 +214,5 @@ def arguments(variant) -> tuple:
         Int64(BLOCK),
         Int32(0),
         Int32(0),
+        Float32(0),
     )

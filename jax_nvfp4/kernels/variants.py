@@ -20,7 +20,7 @@ import re
 from dataclasses import dataclass, fields, is_dataclass
 
 from jax_nvfp4.formats import FLOAT_DTYPES
-from jax_nvfp4.mode import Direction, Mode
+from jax_nvfp4.mode import Direction, Mode, Search, SearchError
 
 
 def _words(name: str, value, default) -> list[str]:
@@ -69,6 +69,13 @@ def _every(kernel: str, *modes: Mode, dtypes: tuple[str, ...] = FLOAT_DTYPES) ->
 
 
 _NEAREST, _STOCHASTIC, _TILE = Direction(), Direction(stochastic=True), Direction(tile=True)
+_COMMON_SEARCHES = tuple(Search(e, fp16) for e in (SearchError.MAE, SearchError.MSE) for fp16 in (False, True))
+_SEARCHES = tuple(
+    Search(error, fp16, tree)
+    for error in (SearchError.MAE, SearchError.MSE, SearchError.ABS_MAX)
+    for fp16 in (False, True)
+    for tree in (False, True)
+)
 
 VARIANTS = (
     *_every("amax", Mode()),
@@ -79,10 +86,18 @@ VARIANTS = (
     *_every("quantize_columns", Mode(col=_NEAREST), Mode(col=_STOCHASTIC)),
     *_every("quantize_tiles", Mode(row=_TILE), Mode(col=_TILE), Mode(row=_TILE, col=_TILE)),
     *_every("selftest", Mode(), dtypes=("float32",)),
+    *_every("qdq", *(Mode(search=s, row=_NEAREST) for s in _COMMON_SEARCHES), dtypes=("bfloat16", "float16")),
+    *_every("quantize_rows", *(Mode(search=s, row=_NEAREST) for s in _COMMON_SEARCHES), dtypes=("bfloat16",)),
 )
 """What every build holds."""
 
-OPTIONAL: tuple[Variant, ...] = ()
+_FOUR_OVER_SIX = (
+    *_every("qdq", *(Mode(search=s, row=_NEAREST) for s in _SEARCHES)),
+    *_every("quantize_rows", *(Mode(search=s, row=_NEAREST) for s in _SEARCHES)),
+    *_every("quantize_columns", *(Mode(search=s, col=_NEAREST) for s in _SEARCHES)),
+)
+
+OPTIONAL = tuple(variant for variant in _FOUR_OVER_SIX if variant not in VARIANTS)
 """What a build holds only if it is asked to: `JAX_NVFP4_VARIANTS` names them, see `select`."""
 
 

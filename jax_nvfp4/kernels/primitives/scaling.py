@@ -15,11 +15,11 @@ import cutlass.cute as cute
 from cutlass import Float32, Uint32
 
 from jax_nvfp4.formats import NVFP4_FORMAT
-from jax_nvfp4.kernels.primitives import e2m1, e4m3, operand, ptx
+from jax_nvfp4.kernels.primitives import e2m1, e4m3, operand, ptx, search
+from jax_nvfp4.mode import Search, SearchError
 
 FLOAT32_MAX = 3.4028234663852886e38
 NAN_SCALE = 0x7F
-_ENCODE_VALUES, _ROUND_TRIP_VALUES = 2, 3  # of a scope
 
 
 class Scale(NamedTuple):
@@ -29,15 +29,19 @@ class Scale(NamedTuple):
         byte: its stored scale, in a Uint32.
         multiplier: what its elements are multiplied by before they are rounded, a Float32.
         factor: what its E2M1 values are multiplied by to dequantize them, None where nobody does.
+        values: the magnitudes of these values, where they are known.
     """
 
     byte: Uint32
     multiplier: Float32
     factor: Float32 | None = None
+    values: list | None = None
 
 
 def of(variant):
     """The way of scaling that a variant is compiled for."""
+    if variant.mode.search.error != SearchError.NONE:
+        return FourOverSix(variant.dtype, variant.mode.search)
     return Nvfp4(variant.dtype)
 
 
@@ -52,27 +56,21 @@ class Nvfp4:
     dtype: str
     block = NVFP4_FORMAT.block
     code_words = NVFP4_FORMAT.block_bytes // 4
+    whole_blocks = False  # whether `scale` needs all elements of a 1x16 block in one lane
 
     def scopes(self, count: int = 1, round_trip: bool = False):
         """Shared memory for what the amaxes of `count` scopes fix, with `round_trip` for dequantizing too."""
-        stride = 4 if round_trip else 2
-        return cute.make_tensor(
-            cute.arch.alloc_smem(Float32, stride * count, alignment=4 * stride),
-            cute.make_layout((count, _ROUND_TRIP_VALUES if round_trip else _ENCODE_VALUES), stride=(stride, 1)),
-        )
+        return _shared_values(count, 4 if round_trip else 2)
 
-    def open_scope(self, scopes, index, amax, scope) -> None:
-        """Fill entry `index` of `scopes` for amax[scope]; a barrier must follow.
+    def open_scope(self, scopes, index, amax, scope, emax) -> None:
+        """Fill entry `index` of `scopes` for amax[scope], `emax` being the largest block scale; a barrier must follow.
 
-        The values are fl(S * fl(1/6)) and D, then the amax: three divisions, so once per scope and CTA.
+        The values are fl(S * fl(1/6)) and D, then the amax and fl(1 / (6 * emax)): divisions, so once per scope and
+        CTA.
         """
-        one, value = Float32(1.0), amax[scope]
-        scale = ptx.min_nan(ptx.div(Float32(NVFP4_FORMAT.code_max * NVFP4_FORMAT.scale_max), value), _float32_max())
-        scale = ptx.select_equal(value, Float32(0.0), one, scale, Float32)
-        scale = ptx.select_equal(scale, Float32(0.0), one, scale, Float32)
-        values = ptx.mul(scale, Float32(1 / NVFP4_FORMAT.code_max)), ptx.reciprocal(scale), value
-        for i in range(scopes.shape[1]):
-            scopes[index, i] = values[i]
+        scale, value, largest = _global_scale(amax[scope], emax)
+        sixth, inverse = ptx.mul(scale, Float32(1 / NVFP4_FORMAT.code_max)), ptx.reciprocal(scale)
+        _fill(scopes, index, (sixth, inverse, value, ptx.reciprocal(largest)))
 
     def scale(self, blocks, lanes, scopes, index=0) -> Scale:
         """What elements are scaled with that share a scale.
@@ -83,10 +81,13 @@ class Nvfp4:
             scopes: what the amaxes fix.
             index: the entry of `scopes` of these elements.
         """
-        scale_sixth, inverse, *amax = (scopes[index, i] for i in range(scopes.shape[1]))
+        scale_sixth, inverse, *round_trip = _values(scopes, index)
         byte = e4m3.encode(ptx.mul(operand.shared_max(blocks, lanes, self.dtype), scale_sixth))
-        multiplier = ptx.min_nan(ptx.reciprocal(ptx.mul(e4m3.decode(byte), inverse)), _float32_max())
-        return Scale(byte, multiplier, self.factor(byte, *amax) if amax else None)
+        return Scale(byte, self._multiplier(byte, inverse), self.factor(byte, *round_trip) if round_trip else None)
+
+    def _multiplier(self, byte, inverse):
+        """What elements are multiplied by that have the scale `byte` (step 5)."""
+        return ptx.min_nan(ptx.reciprocal(ptx.mul(e4m3.decode(byte), inverse)), _float32_max())
 
     def codes(self, words, scale: Scale, random=None) -> list:
         """The codes of a block, 8 in a word.
@@ -112,13 +113,98 @@ class Nvfp4:
         products = [ptx.mul(x, scale.multiplier) for x in operand.widen(words, self.dtype)]
         return operand.narrow([ptx.mul(v, scale.factor) for v in e2m1.round_values(products)], self.dtype)
 
-    def factor(self, byte, amax):
+    def inverse_range(self, emax):
+        """fl(1 / (6 * emax)), what `factor` takes."""
+        return ptx.reciprocal(_range(emax))
+
+    def factor(self, byte, amax, inverse_range):
         """What a code is multiplied by to dequantize it (step 7); without an amax the block scale alone."""
         if amax is None:
             return e4m3.decode(byte)
-        largest = NVFP4_FORMAT.code_max * NVFP4_FORMAT.scale_max
-        return ptx.mul(ptx.mul(e4m3.decode(byte), amax), Float32(1 / largest))
+        return ptx.mul(ptx.mul(e4m3.decode(byte), amax), inverse_range)
+
+
+@dataclass(frozen=True)
+class FourOverSix(Nvfp4):
+    """Of two block scales the one with the smaller error (section 5).
+
+    Attributes:
+        search: how errors are measured.
+    """
+
+    search: Search
+    whole_blocks = True
+
+    def scopes(self, count: int = 1, round_trip: bool = False):
+        """Shared memory for what the amaxes of `count` scopes fix."""
+        return _shared_values(count, 5)
+
+    def open_scope(self, scopes, index, amax, scope, emax) -> None:
+        """Fill entry `index` of `scopes`: S, D, the amax, 6 * emax and its reciprocal; see `Nvfp4`."""
+        scale, value, largest = _global_scale(amax[scope], emax)
+        _fill(scopes, index, (scale, ptx.reciprocal(scale), value, largest, ptx.reciprocal(largest)))
+
+    def scale(self, blocks, lanes, scopes, index=0) -> Scale:
+        """See `Nvfp4`."""
+        scale, inverse, amax, largest, inverse_range = _values(scopes, index)
+        base = ptx.mul(ptx.div(operand.shared_max(blocks, lanes, self.dtype), Float32(NVFP4_FORMAT.code_max)), scale)
+        six, four = e4m3.encode(base), e4m3.encode(ptx.mul(base, Float32(1.5)))  # which saturates
+        multipliers = [self._multiplier(byte, inverse) for byte in (six, four)]
+        magnitudes = operand.widen_magnitudes(blocks[0], self.dtype)
+        candidates = [
+            search.Candidate(e4m3.decode(byte), multiplier, search.round_values(magnitudes, multiplier))
+            for byte, multiplier in zip((six, four), multipliers, strict=True)
+        ]
+        of_scope = search.Scope(scale, amax, largest, inverse_range)
+        of_six, of_four = search.errors(magnitudes, candidates, of_scope, self.search)
+        byte = ptx.select_less(of_four, of_six, four, six)
+        multiplier = ptx.select_less(of_four, of_six, *reversed(multipliers), Float32)
+        values = [
+            ptx.select_less(of_four, of_six, *pair, Float32)
+            for pair in zip(candidates[1].values, candidates[0].values, strict=True)
+        ]
+        return Scale(byte, multiplier, self.factor(byte, amax, inverse_range), values)
+
+    def round_trip(self, words, scale: Scale) -> list:
+        """See `Nvfp4`; the values are those of `words`."""
+        signed = [
+            ptx.from_bits(ptx.bits(v) | (ptx.bits(x) & Uint32(0x80000000)))
+            for v, x in zip(scale.values, operand.widen(words, self.dtype), strict=True)
+        ]
+        return operand.narrow([ptx.mul(v, scale.factor) for v in signed], self.dtype)
 
 
 def _float32_max():
     return Float32(FLOAT32_MAX)
+
+
+def _range(emax):
+    """6 * emax, exact."""
+    return ptx.mul(emax, Float32(NVFP4_FORMAT.code_max))
+
+
+def _global_scale(value, emax) -> tuple:
+    """S of the amax `value` (step 1), the amax itself and 6 * emax."""
+    one, largest = Float32(1.0), _range(emax)
+    scale = ptx.min_nan(ptx.div(largest, value), _float32_max())
+    scale = ptx.select_equal(value, Float32(0.0), one, scale, Float32)
+    return ptx.select_equal(scale, Float32(0.0), one, scale, Float32), value, largest
+
+
+def _shared_values(count: int, values: int):
+    """Shared memory for so many values of each of `count` scopes."""
+    stride = 1 << (values - 1).bit_length()
+    return cute.make_tensor(
+        cute.arch.alloc_smem(Float32, stride * count, alignment=4 * stride),
+        cute.make_layout((count, values), stride=(stride, 1)),
+    )
+
+
+def _fill(scopes, index, values) -> None:
+    """Write the values of a scope, as many as it has."""
+    for i in range(scopes.shape[1]):
+        scopes[index, i] = values[i]
+
+
+def _values(scopes, index) -> list:
+    return [scopes[index, i] for i in range(scopes.shape[1])]
