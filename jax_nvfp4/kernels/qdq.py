@@ -86,7 +86,8 @@ def _kernel(
         how.open_scope(scopes, 0, amax, matrix_scope, emax)
     cute.arch.sync_threads()
 
-    neighbours = [1, 2] if const_expr(operand.per_word(variant.dtype) == 1) else [1]  # lanes that share a block
+    sharing = how.block // (WORDS * operand.per_word(variant.dtype))  # lanes that share a block
+    neighbours = [1 << i for i in range(sharing.bit_length() - 1)]
     if const_expr(tile):
         found = [how.scale(blocks, [*neighbours, HALF_WARP], scopes)] * count
     else:
@@ -135,7 +136,8 @@ def launch(
     else:
         per_cta = THREADS * _pieces(variant)
         down = (rows * row_pieces + per_cta - 1) // per_cta
-    for scope in (Scope.TENSOR,) if const_expr(variant.mode.row.tile) else (Scope.TENSOR, Scope.ROW):
+    one_scope = variant.mode.row.tile or not variant.mode.format.has_amax
+    for scope in (Scope.TENSOR,) if const_expr(one_scope) else (Scope.TENSOR, Scope.ROW):
         if row_scope == int(scope == Scope.ROW):
             _kernel(
                 memory.groups(x, Uint32, WORDS),

@@ -197,7 +197,7 @@ def launch(
         across = (blocks + (1 << width_log2) - 1) >> width_log2
         down = Int32(formats.round_up(rows, SWIZZLE_ROWS)) >> (PER_CTA_LOG2 - width_log2)
     # the two switches are compiled in: as run-time branches they cost 3 % of the time
-    for scope in (Scope.TENSOR, Scope.ROW):
+    for scope in (Scope.TENSOR, Scope.ROW) if const_expr(variant.mode.format.has_amax) else (Scope.TENSOR,):
         for layout in (0, 1):
             if (row_scope == int(scope == Scope.ROW)) & (swizzled == layout):
                 row = replace(variant.mode.row, swizzled=layout == 1)

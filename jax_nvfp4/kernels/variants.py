@@ -17,9 +17,9 @@ import enum
 import fnmatch
 import itertools
 import re
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 
-from jax_nvfp4.formats import FLOAT_DTYPES
+from jax_nvfp4.formats import FLOAT_DTYPES, MXFP8_E5M2_FORMAT, MXFP8_FORMAT
 from jax_nvfp4.mode import Direction, Mode, Search, SearchError
 
 
@@ -69,6 +69,7 @@ def _every(kernel: str, *modes: Mode, dtypes: tuple[str, ...] = FLOAT_DTYPES) ->
 
 
 _NEAREST, _STOCHASTIC, _TILE = Direction(), Direction(stochastic=True), Direction(tile=True)
+_MXFP8, _MXFP8_E5M2 = (Mode(format, row=_NEAREST) for format in (MXFP8_FORMAT, MXFP8_E5M2_FORMAT))
 _COMMON_SEARCHES = tuple(Search(e, fp16) for e in (SearchError.MAE, SearchError.MSE) for fp16 in (False, True))
 _SEARCHES = tuple(
     Search(error, fp16, tree)
@@ -88,6 +89,10 @@ VARIANTS = (
     *_every("selftest", Mode(), dtypes=("float32",)),
     *_every("qdq", *(Mode(search=s, row=_NEAREST) for s in _COMMON_SEARCHES), dtypes=("bfloat16", "float16")),
     *_every("quantize_rows", *(Mode(search=s, row=_NEAREST) for s in _COMMON_SEARCHES), dtypes=("bfloat16",)),
+    *_every("dequantize", _MXFP8),
+    *_every("decode", _MXFP8, dtypes=("bfloat16",)),
+    *_every("qdq", _MXFP8, replace(_MXFP8, scale_floor=True), dtypes=("bfloat16",)),
+    *_every("quantize_rows", _MXFP8, replace(_MXFP8, scale_floor=True), dtypes=("bfloat16",)),
 )
 """What every build holds."""
 
@@ -97,7 +102,15 @@ _FOUR_OVER_SIX = (
     *_every("quantize_columns", *(Mode(search=s, col=_NEAREST) for s in _SEARCHES)),
 )
 
-OPTIONAL = tuple(variant for variant in _FOUR_OVER_SIX if variant not in VARIANTS)
+_BOTH_ROUNDINGS = [replace(m, scale_floor=f) for m in (_MXFP8, _MXFP8_E5M2) for f in (False, True)]
+_OTHER_MXFP8 = (
+    *_every("dequantize", _MXFP8_E5M2),
+    *_every("decode", _MXFP8_E5M2, dtypes=("bfloat16",)),
+    *_every("qdq", *_BOTH_ROUNDINGS),
+    *_every("quantize_rows", *_BOTH_ROUNDINGS),
+)
+
+OPTIONAL = tuple(variant for variant in (*_FOUR_OVER_SIX, *_OTHER_MXFP8) if variant not in VARIANTS)
 """What a build holds only if it is asked to: `JAX_NVFP4_VARIANTS` names them, see `select`."""
 
 

@@ -8,14 +8,15 @@ which the DSL takes a method call inside a dynamic branch for an assignment to t
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import cutlass.cute as cute
 from cutlass import Float32, Uint32
 
-from jax_nvfp4.formats import NVFP4_FORMAT
-from jax_nvfp4.kernels.primitives import e2m1, e4m3, operand, ptx, search
+from jax_nvfp4.formats import MXFP8_FORMAT, NVFP4_FORMAT
+from jax_nvfp4.kernels.primitives import e2m1, e4m3, e8m0, float8, operand, ptx, search
 from jax_nvfp4.mode import Search, SearchError
 
 FLOAT32_MAX = 3.4028234663852886e38
@@ -28,7 +29,7 @@ class Scale(NamedTuple):
     Attributes:
         byte: its stored scale, in a Uint32.
         multiplier: what its elements are multiplied by before they are rounded, a Float32.
-        factor: what its E2M1 values are multiplied by to dequantize them, None where nobody does.
+        factor: what the values of its codes are multiplied by to dequantize them, None where nobody does.
         values: the magnitudes of these values, where they are known.
     """
 
@@ -40,8 +41,12 @@ class Scale(NamedTuple):
 
 def of(variant):
     """The way of scaling that a variant is compiled for."""
-    if variant.mode.search.error != SearchError.NONE:
-        return FourOverSix(variant.dtype, variant.mode.search)
+    mode = variant.mode
+    if not mode.format.has_amax:
+        kind = mode.format.code_dtype.removeprefix("float8_")[:4]
+        return Mxfp8(variant.dtype, kind, mode.format.code_max, mode.scale_floor)
+    if mode.search.error != SearchError.NONE:
+        return FourOverSix(variant.dtype, mode.search)
     return Nvfp4(variant.dtype)
 
 
@@ -113,6 +118,10 @@ class Nvfp4:
         products = [ptx.mul(x, scale.multiplier) for x in operand.widen(words, self.dtype)]
         return operand.narrow([ptx.mul(v, scale.factor) for v in e2m1.round_values(products)], self.dtype)
 
+    def values(self, codes, count: int) -> list:
+        """The values of the low `count` codes of a word."""
+        return e2m1.values(codes, count)
+
     def inverse_range(self, emax):
         """fl(1 / (6 * emax)), what `factor` takes."""
         return ptx.reciprocal(_range(emax))
@@ -172,6 +181,60 @@ class FourOverSix(Nvfp4):
             for v, x in zip(scale.values, operand.widen(words, self.dtype), strict=True)
         ]
         return operand.narrow([ptx.mul(v, scale.factor) for v in signed], self.dtype)
+
+
+@dataclass(frozen=True)
+class Mxfp8:
+    """An E8M0 scale per block of 8-bit elements, and no amax (section 8).
+
+    Attributes:
+        dtype: name of the float dtype of the high precision operand.
+        kind: of the elements, see `float8`.
+        largest: their largest value.
+        floor: whether scales are those of the largest binade, instead of the next power above.
+    """
+
+    dtype: str
+    kind: str
+    largest: float
+    floor: bool
+    block = MXFP8_FORMAT.block
+    code_words = MXFP8_FORMAT.block_bytes // 4
+    whole_blocks = False
+
+    def scopes(self, count: int = 1, round_trip: bool = False) -> None:
+        """Nothing: there is no amax."""
+
+    def open_scope(self, scopes, index, amax, scope, emax) -> None:
+        """Nothing."""
+
+    def scale(self, blocks, lanes, scopes, index=0) -> Scale:
+        """See `Nvfp4`."""
+        largest = operand.shared_max(blocks, lanes, self.dtype)
+        if self.floor:
+            byte = e8m0.encode_down(largest, int(math.log2(self.largest)))
+        else:
+            byte = e8m0.encode_up(ptx.mul(largest, Float32(1 / self.largest)))
+        return Scale(byte, e8m0.inverse(byte), e8m0.decode(byte))
+
+    def codes(self, words, scale: Scale, random=None) -> list:
+        """The codes of elements, 4 in a word; those of a NaN scale are 0x7F, as NaN is their multiplier."""
+        products = ptx.mul_each(operand.widen(words, self.dtype), scale.multiplier)
+        return [float8.encode(products[i : i + 4], self.kind) for i in range(0, len(products), 4)]
+
+    def round_trip(self, words, scale: Scale) -> list:
+        """See `Nvfp4`."""
+        values = [v for four in self.codes(words, scale) for v in float8.decode(four, self.kind)]
+        return operand.narrow(ptx.mul_each(values, scale.factor), self.dtype)
+
+    def values(self, codes, count: int) -> list:
+        """The values of the `count` codes of a word, or of a Uint64."""
+        words = [Uint32(codes)] if count == 4 else [Uint32(codes), Uint32(codes >> 32)]
+        return [v for word in words for v in float8.decode(word, self.kind)]
+
+    def factor(self, byte, amax=None, inverse_range=None):
+        """What a code is multiplied by to dequantize it."""
+        return e8m0.decode(byte)
 
 
 def _float32_max():
