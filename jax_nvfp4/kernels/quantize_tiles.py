@@ -14,10 +14,12 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, Uint8, Uint16, Uint32, const_expr
 
+from jax_nvfp4.formats import NVFP4_FORMAT
 from jax_nvfp4.kernels.primitives import memory, operand, placement, ptx, scaling, strip, swizzle
-from jax_nvfp4.kernels.primitives.strip import BLOCK
 
+BLOCK = NVFP4_FORMAT.block
 LANES = BLOCK // strip.COLUMNS  # that own a 16x16 tile
+TILE_ROWS = strip.TILE_STRIPS * BLOCK
 TILES_ACROSS = strip.TILE_COLUMNS // BLOCK  # 16x16 tiles in a row of a CTA's tile
 
 
@@ -69,7 +71,7 @@ def _kernel(
     own_strip, lane = thread // 32, thread % 32
     column = first_column + lane * strip.COLUMNS
     active = (first_strip + own_strip < strips) & (column < columns)
-    words = strip.registers(dtype)
+    words = strip.registers(dtype, BLOCK)
     if active:
         first = (matrix * strips + first_strip + own_strip) * BLOCK * columns + column
         strip.load_vectors(x, first, Int64(columns), words, dtype)
@@ -88,15 +90,15 @@ def _kernel(
         by_block[own_strip, lane // LANES] = Uint8(byte)
     if const_expr(mode.row is not None):
         by_row = cute.make_tensor(
-            cute.arch.alloc_smem(Uint16, strip.TILE_ROWS * 32, alignment=16),
-            cute.make_layout((strip.TILE_ROWS, 32), stride=(32, 1)),
+            cute.arch.alloc_smem(Uint16, TILE_ROWS * 32, alignment=16),
+            cute.make_layout((TILE_ROWS, 32), stride=(32, 1)),
         )
         for half in cutlass.range_constexpr(2):
             codes = _row_codes(block_codes, half)
             for r in cutlass.range_constexpr(8):
                 by_row[own_strip * BLOCK + half * 8 + r, lane] = Uint16(codes[r])
     if const_expr(mode.col is not None):
-        turned = strip.shared_codes()
+        turned = strip.shared_codes(how.code_words)
         for i in cutlass.range_constexpr(strip.COLUMNS):
             memory.store(block_codes[i], turned[(i, lane, own_strip, None)])
     cute.arch.sync_threads()
@@ -104,9 +106,9 @@ def _kernel(
     if const_expr(mode.row is not None):
         row_words = cute.make_tensor(
             cute.recast_ptr(by_row.iterator, dtype=Uint32),
-            cute.make_layout((strip.TILE_ROWS, TILES_ACROSS, 2), stride=(16, 2, 1)),
+            cute.make_layout((TILE_ROWS, TILES_ACROSS, 2), stride=(16, 2, 1)),
         )
-        for i in cutlass.range_constexpr(strip.TILE_ROWS * TILES_ACROSS // strip.THREADS):
+        for i in cutlass.range_constexpr(TILE_ROWS * TILES_ACROSS // strip.THREADS):
             own_row, own_block = thread // TILES_ACROSS + i * (strip.THREADS // TILES_ACROSS), thread % TILES_ACROSS
             row, block = first_strip * BLOCK + own_row, first_column // BLOCK + own_block
             if (row < strips * BLOCK) & (block < columns // BLOCK):

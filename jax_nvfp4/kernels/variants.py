@@ -68,8 +68,13 @@ def _every(kernel: str, *modes: Mode, dtypes: tuple[str, ...] = FLOAT_DTYPES) ->
     return [Variant(kernel, dtype, mode) for mode in modes for dtype in dtypes]
 
 
+def _along_rows(mode: Mode) -> Mode:
+    return replace(mode, row=None, col=mode.row)
+
+
 _NEAREST, _STOCHASTIC, _TILE = Direction(), Direction(stochastic=True), Direction(tile=True)
 _MXFP8, _MXFP8_E5M2 = (Mode(format, row=_NEAREST) for format in (MXFP8_FORMAT, MXFP8_E5M2_FORMAT))
+_MXFP8_ROUNDINGS = _MXFP8, replace(_MXFP8, scale_floor=True)
 _COMMON_SEARCHES = tuple(Search(e, fp16) for e in (SearchError.MAE, SearchError.MSE) for fp16 in (False, True))
 _SEARCHES = tuple(
     Search(error, fp16, tree)
@@ -91,8 +96,9 @@ VARIANTS = (
     *_every("quantize_rows", *(Mode(search=s, row=_NEAREST) for s in _COMMON_SEARCHES), dtypes=("bfloat16",)),
     *_every("dequantize", _MXFP8),
     *_every("decode", _MXFP8, dtypes=("bfloat16",)),
-    *_every("qdq", _MXFP8, replace(_MXFP8, scale_floor=True), dtypes=("bfloat16",)),
-    *_every("quantize_rows", _MXFP8, replace(_MXFP8, scale_floor=True), dtypes=("bfloat16",)),
+    *_every("qdq", *_MXFP8_ROUNDINGS, dtypes=("bfloat16",)),
+    *_every("quantize_rows", *_MXFP8_ROUNDINGS, dtypes=("bfloat16",)),
+    *_every("quantize_columns", *map(_along_rows, _MXFP8_ROUNDINGS), dtypes=("bfloat16",)),
 )
 """What every build holds."""
 
@@ -108,6 +114,7 @@ _OTHER_MXFP8 = (
     *_every("decode", _MXFP8_E5M2, dtypes=("bfloat16",)),
     *_every("qdq", *_BOTH_ROUNDINGS),
     *_every("quantize_rows", *_BOTH_ROUNDINGS),
+    *_every("quantize_columns", *map(_along_rows, _BOTH_ROUNDINGS)),
 )
 
 OPTIONAL = tuple(variant for variant in (*_FOUR_OVER_SIX, *_OTHER_MXFP8) if variant not in VARIANTS)
