@@ -89,7 +89,8 @@ def _kernel(
     sharing = how.block // (WORDS * operand.per_word(variant.dtype))  # lanes that share a block
     neighbours = [1 << i for i in range(sharing.bit_length() - 1)]
     if const_expr(tile):
-        found = [how.scale(blocks, [*neighbours, HALF_WARP], scopes)] * count
+        strips = scaling.Strips(blocks, neighbours, [HALF_WARP])
+        found = [how.scale(blocks, [*neighbours, HALF_WARP], scopes, tile=strips)] * count
     else:
         found = []
         for j in cutlass.range_constexpr(0, count, per_block):

@@ -80,7 +80,8 @@ def _kernel(
     cute.arch.sync_threads()
 
     blocks = strip.columns(words, dtype)
-    scale = how.scale(blocks, [1 << i for i in range(LANES.bit_length() - 1)], scopes)
+    lanes = [1 << i for i in range(LANES.bit_length() - 1)]
+    scale = how.scale(blocks, lanes, scopes, tile=scaling.Strips(strip.rows(words, dtype), lanes, []))
     block_codes = [how.codes(block, scale) for block in blocks]
     byte = scale.byte
     if not active:

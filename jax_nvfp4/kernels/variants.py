@@ -73,6 +73,7 @@ def _along_rows(mode: Mode) -> Mode:
 
 
 _NEAREST, _STOCHASTIC, _TILE = Direction(), Direction(stochastic=True), Direction(tile=True)
+_TILES = {"row": _TILE}, {"col": _TILE}, {"row": _TILE, "col": _TILE}
 _MXFP8, _MXFP8_E5M2 = (Mode(format, row=_NEAREST) for format in (MXFP8_FORMAT, MXFP8_E5M2_FORMAT))
 _MXFP8_ROUNDINGS = _MXFP8, replace(_MXFP8, scale_floor=True)
 _COMMON_SEARCHES = tuple(Search(e, fp16) for e in (SearchError.MAE, SearchError.MSE) for fp16 in (False, True))
@@ -90,7 +91,7 @@ VARIANTS = (
     *_every("decode", Mode(row=_NEAREST), dtypes=("bfloat16",)),
     *_every("quantize_rows", Mode(row=_NEAREST), Mode(row=_STOCHASTIC)),
     *_every("quantize_columns", Mode(col=_NEAREST), Mode(col=_STOCHASTIC)),
-    *_every("quantize_tiles", Mode(row=_TILE), Mode(col=_TILE), Mode(row=_TILE, col=_TILE)),
+    *_every("quantize_tiles", *(Mode(**tiles) for tiles in _TILES)),
     *_every("selftest", Mode(), dtypes=("float32",)),
     *_every("qdq", *(Mode(search=s, row=_NEAREST) for s in _COMMON_SEARCHES), dtypes=("bfloat16", "float16")),
     *_every("quantize_rows", *(Mode(search=s, row=_NEAREST) for s in _COMMON_SEARCHES), dtypes=("bfloat16",)),
@@ -103,9 +104,10 @@ VARIANTS = (
 """What every build holds."""
 
 _FOUR_OVER_SIX = (
-    *_every("qdq", *(Mode(search=s, row=_NEAREST) for s in _SEARCHES)),
+    *_every("qdq", *(Mode(search=s, row=d) for s in _SEARCHES for d in (_NEAREST, _TILE))),
     *_every("quantize_rows", *(Mode(search=s, row=_NEAREST) for s in _SEARCHES)),
     *_every("quantize_columns", *(Mode(search=s, col=_NEAREST) for s in _SEARCHES)),
+    *_every("quantize_tiles", *(Mode(search=s, **tiles) for s in _SEARCHES for tiles in _TILES)),
 )
 
 _BOTH_ROUNDINGS = [replace(m, scale_floor=f) for m in (_MXFP8, _MXFP8_E5M2) for f in (False, True)]

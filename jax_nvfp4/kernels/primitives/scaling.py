@@ -50,6 +50,20 @@ def of(variant):
     return Nvfp4(variant.dtype)
 
 
+class Strips(NamedTuple):
+    """The rows of a 16x16 tile, parts of which lie in several lanes.
+
+    Attributes:
+        rows: what this thread has of each of its rows in order, as many neighbouring elements of each, see `operand`.
+        along: the distances, from 1 on, to the lanes that have the rest of the same rows, in order.
+        across: the distances to those that have the rows between, whose numbers differ in the lowest bits.
+    """
+
+    rows: list
+    along: list
+    across: list
+
+
 @dataclass(frozen=True)
 class Nvfp4:
     """An E4M3 scale per block, under an amax (section 2).
@@ -77,7 +91,7 @@ class Nvfp4:
         sixth, inverse = ptx.mul(scale, Float32(1 / NVFP4_FORMAT.code_max)), ptx.reciprocal(scale)
         _fill(scopes, index, (sixth, inverse, value, ptx.reciprocal(largest)))
 
-    def scale(self, blocks, lanes, scopes, index=0) -> Scale:
+    def scale(self, blocks, lanes, scopes, index=0, tile: Strips | None = None) -> Scale:
         """What elements are scaled with that share a scale.
 
         Args:
@@ -85,6 +99,7 @@ class Nvfp4:
             lanes: the distances to the lanes that hold others, all of which must get here.
             scopes: what the amaxes fix.
             index: the entry of `scopes` of these elements.
+            tile: the same elements, where they are a tile.
         """
         scale_sixth, inverse, *round_trip = _values(scopes, index)
         byte = e4m3.encode(ptx.mul(operand.shared_max(blocks, lanes, self.dtype), scale_sixth))
@@ -153,29 +168,33 @@ class FourOverSix(Nvfp4):
         scale, value, largest = _global_scale(amax[scope], emax)
         _fill(scopes, index, (scale, ptx.reciprocal(scale), value, largest, ptx.reciprocal(largest)))
 
-    def scale(self, blocks, lanes, scopes, index=0) -> Scale:
+    def scale(self, blocks, lanes, scopes, index=0, tile: Strips | None = None) -> Scale:
         """See `Nvfp4`."""
         scale, inverse, amax, largest, inverse_range = _values(scopes, index)
         base = ptx.mul(ptx.div(operand.shared_max(blocks, lanes, self.dtype), Float32(NVFP4_FORMAT.code_max)), scale)
         six, four = e4m3.encode(base), e4m3.encode(ptx.mul(base, Float32(1.5)))  # which saturates
         multipliers = [self._multiplier(byte, inverse) for byte in (six, four)]
-        magnitudes = operand.widen_magnitudes(blocks[0], self.dtype)
-        candidates = [
-            search.Candidate(e4m3.decode(byte), multiplier, search.round_values(magnitudes, multiplier))
-            for byte, multiplier in zip((six, four), multipliers, strict=True)
-        ]
-        of_scope = search.Scope(scale, amax, largest, inverse_range)
-        of_six, of_four = search.errors(magnitudes, candidates, of_scope, self.search)
+        units, of_scope = [e4m3.decode(six), e4m3.decode(four)], search.Scope(scale, amax, largest, inverse_range)
+        strips, errors = (blocks if tile is None else search.whole_rows(tile.rows, tile.along)), []
+        for strip in strips:
+            magnitudes = operand.widen_magnitudes(strip, self.dtype)
+            rounded = [search.round_values(magnitudes, multiplier) for multiplier in multipliers]
+            candidates = [search.Candidate(*c) for c in zip(units, multipliers, rounded, strict=True)]
+            errors.append(search.errors(magnitudes, candidates, of_scope, self.search))
+        of_six, of_four = errors[0]
+        if tile is not None:
+            of_six, of_four = (search.tile_sum(e, tile.along, tile.across) for e in zip(*errors, strict=True))
         byte = ptx.select_less(of_four, of_six, four, six)
         multiplier = ptx.select_less(of_four, of_six, *reversed(multipliers), Float32)
-        values = [
-            ptx.select_less(of_four, of_six, *pair, Float32)
-            for pair in zip(candidates[1].values, candidates[0].values, strict=True)
-        ]
+        values = None
+        if tile is None:
+            values = [ptx.select_less(of_four, of_six, *pair, Float32) for pair in zip(*reversed(rounded), strict=True)]
         return Scale(byte, multiplier, self.factor(byte, amax, inverse_range), values)
 
     def round_trip(self, words, scale: Scale) -> list:
         """See `Nvfp4`; the values are those of `words`."""
+        if scale.values is None:
+            return Nvfp4.round_trip(self, words, scale)
         signed = [
             ptx.from_bits(ptx.bits(v) | (ptx.bits(x) & Uint32(0x80000000)))
             for v, x in zip(scale.values, operand.widen(words, self.dtype), strict=True)
@@ -208,7 +227,7 @@ class Mxfp8:
     def open_scope(self, scopes, index, amax, scope, emax) -> None:
         """Nothing."""
 
-    def scale(self, blocks, lanes, scopes, index=0) -> Scale:
+    def scale(self, blocks, lanes, scopes, index=0, tile: Strips | None = None) -> Scale:
         """See `Nvfp4`."""
         largest = operand.shared_max(blocks, lanes, self.dtype)
         if self.floor:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32
+from cutlass import Float32, Uint32
 
 from jax_nvfp4.kernels.primitives import e2m1, ptx
 from jax_nvfp4.mode import Search, SearchError
@@ -74,6 +74,40 @@ def tree_sum(terms: list):
         half = len(terms) // 2
         terms = [ptx.add(a, b) for a, b in zip(terms[:half], terms[half:], strict=True)]
     return terms[0]
+
+
+def whole_rows(rows: list, along: list) -> list:
+    """Whole rows of a tile, in exchange for parts of rows; see `scaling.Strips`.
+
+    In each step a lane gives its partner one half of the rows for the same part of the other half.
+    """
+    for distance in along:
+        is_first, half = cute.arch.lane_idx() & distance, len(rows) // 2
+        exchanged = []
+        for low, high in zip(rows[:half], rows[half:], strict=True):
+            pairs = list(zip(low, high, strict=True))
+            kept = [_if_zero(is_first, a, b) for a, b in pairs]
+            got = [cute.arch.shuffle_sync_bfly(_if_zero(is_first, b, a), distance) for a, b in pairs]
+            pairs = list(zip(kept, got, strict=True))
+            exchanged.append(
+                [_if_zero(is_first, k, g) for k, g in pairs] + [_if_zero(is_first, g, k) for k, g in pairs]
+            )
+        rows = exchanged
+    return rows
+
+
+def tile_sum(errors, along: list, across: list):
+    """The sum of the errors of the 16 rows of a tile, in the order of the tree, of those that `whole_rows` gave."""
+    for distance in along:
+        errors = [ptx.add(e, cute.arch.shuffle_sync_bfly(e, distance)) for e in errors]
+    total = tree_sum(list(errors))
+    for distance in across:
+        total = ptx.add(total, cute.arch.shuffle_sync_bfly(total, distance))
+    return total
+
+
+def _if_zero(number, if_zero, otherwise):
+    return ptx.select_equal(Uint32(number), Uint32(0), if_zero, otherwise)
 
 
 def _reduce(differences: list, search: Search):

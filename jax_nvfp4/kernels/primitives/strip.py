@@ -67,6 +67,12 @@ def columns(words, dtype: str) -> list:
     return blocks
 
 
+def rows(words, dtype: str) -> list:
+    """The rows of a strip, as far as a thread has them."""
+    width = _words_per_row(dtype)
+    return [[words[i + j] for j in range(width)] for i in range(0, cute.size(words), width)]
+
+
 def shared_codes(words: int):
     """Shared memory for the codes of a tile, (column of the thread, lane, strip, `words` of a block).
 
