@@ -146,7 +146,7 @@ class Mode:
             return direction and replace(direction, swizzled=False, rht=min(direction.rht, 0))
 
         scope = Scope.GROUP if self.scope == Scope.GROUP else Scope.TENSOR
-        return replace(self, scope=scope, zero_tail=True, row=told(self.row), col=told(self.col))
+        return replace(self, scope=scope, zero_tail=True, emax=Mode.emax, row=told(self.row), col=told(self.col))
 
 
 def _members(name: str, part: Search | Direction) -> dict[str, np.generic]:

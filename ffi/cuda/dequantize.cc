@@ -8,7 +8,7 @@ ffi::Error RunDequantize(cudaStream_t stream, const Call& call) {
   if (call.size() == 0) return ffi::Error::Success();
   return launch_dequantize(stream, call.dtype, call.mode, Flat(call, Role::kRowCodes), Flat(call, Role::kRowScales),
                            Flat(call, Role::kAmax), Flat(call, Role::kY), call.batch, call.rows, call.cols,
-                           call.mode.row_scope());
+                           call.mode.row_scope(), call.mode.emax);
 }
 
 ffi::Error RunDecode(cudaStream_t stream, const Call& call) {

@@ -1,4 +1,4 @@
-#include "device.h"
+#include "kernels.h"
 
 #include <algorithm>
 #include <atomic>
@@ -26,6 +26,7 @@ const char* FamilyOf(int major, int minor) {
 Mode Compiled(Mode mode) {
   if (!mode.grouped()) mode.scope = Scope::kTensor;
   mode.zero_tail = true;
+  mode.emax = kNoMode.emax;
   for (Direction* direction : {&mode.row, &mode.col}) {
     if (!direction->present) *direction = {};
     direction->swizzled = false;

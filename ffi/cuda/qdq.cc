@@ -7,7 +7,7 @@ namespace {
 ffi::Error RunQdq(cudaStream_t stream, const Call& call) {
   if (call.size() == 0) return ffi::Error::Success();
   return launch_qdq(stream, call.dtype, call.mode, Flat(call, Role::kX), Flat(call, Role::kAmax), Flat(call, Role::kY),
-                    call.batch, call.rows, call.cols, call.mode.row_scope());
+                    call.batch, call.rows, call.cols, call.mode.row_scope(), call.mode.emax);
 }
 
 }  // namespace

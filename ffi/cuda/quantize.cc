@@ -20,7 +20,7 @@ ffi::Error QuantizeTiles(cudaStream_t stream, const Call& call) {
   return launch_quantize_tiles(stream, call.dtype, mode, Flat(call, Role::kX), Flat(call, Role::kAmax),
                                Flat(call, Role::kRowCodes), Flat(call, Role::kRowScales), Flat(call, Role::kColCodes),
                                Flat(call, Role::kColScales), call.batch, call.rows, call.cols, mode.row.swizzled,
-                               mode.col.swizzled);
+                               mode.col.swizzled, mode.emax);
 }
 
 ffi::Error QuantizeRows(cudaStream_t stream, const Call& call) {
@@ -29,7 +29,7 @@ ffi::Error QuantizeRows(cudaStream_t stream, const Call& call) {
   return launch_quantize_rows(stream, call.dtype, mode, Flat(call, Role::kX), Flat(call, Role::kAmax),
                               Flat(call, Role::kSeed), Flat(call, Role::kOrigin), Flat(call, Role::kRowCodes),
                               Flat(call, Role::kRowScales), call.batch, call.rows, call.cols, mode.row_scope(),
-                              mode.row.swizzled);
+                              mode.row.swizzled, mode.emax);
 }
 
 ffi::Error QuantizeColumns(cudaStream_t stream, const Call& call) {
@@ -38,7 +38,8 @@ ffi::Error QuantizeColumns(cudaStream_t stream, const Call& call) {
   const Role amax = call.has(Role::kColAmax) ? Role::kColAmax : Role::kAmax;
   return launch_quantize_columns(stream, call.dtype, mode, Flat(call, Role::kX), Flat(call, amax),
                                  Flat(call, Role::kSeed), Flat(call, Role::kOrigin), Flat(call, Role::kColCodes),
-                                 Flat(call, Role::kColScales), call.batch, call.rows, call.cols, mode.col.swizzled);
+                                 Flat(call, Role::kColScales), call.batch, call.rows, call.cols, mode.col.swizzled,
+                                 mode.emax);
 }
 
 ffi::Error RunQuantize(cudaStream_t stream, const Call& call) {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int32, Int64
+from cutlass import Float32, Int32, Int64
 
 from jax_nvfp4.kernels import dequantize
 
@@ -22,10 +22,10 @@ def launch(
     variant: cutlass.Constexpr,
 ):
     """Decode `batch` matrices of (rows, columns). The arguments are those of `dequantize.launch`."""
-    dequantize.launch(stream, codes, block_scales, None, y, batch, rows, columns, Int32(0), variant)
+    dequantize.launch(stream, codes, block_scales, None, y, batch, rows, columns, Int32(0), Float32(0), variant)
 
 
 def arguments(variant) -> tuple:
     """Fake arguments of `launch`, after the stream, for one variant."""
-    codes, block_scales, _, y, *sizes, _ = dequantize.arguments(variant)
+    codes, block_scales, _, y, *sizes, _, _ = dequantize.arguments(variant)
     return codes, block_scales, y, *sizes

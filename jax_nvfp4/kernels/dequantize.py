@@ -11,9 +11,9 @@ from dataclasses import replace
 import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int32, Int64, Uint8, Uint16, Uint32, const_expr
+from cutlass import Float32, Int32, Int64, Uint8, Uint16, Uint32, Uint64, const_expr
 
-from jax_nvfp4.kernels.primitives import e2m1, memory, operand, placement, ptx, scaling
+from jax_nvfp4.kernels.primitives import memory, operand, placement, ptx, scaling
 from jax_nvfp4.mode import Scope
 
 THREADS = 256
@@ -31,6 +31,7 @@ def _kernel(
     rows: Int64,
     row_pieces: Uint32,
     down: cute.FastDivmodDivisorV2,
+    emax: Float32,
     variant: cutlass.Constexpr,
 ):
     """The grid is flat over (batch, chunks of one matrix). The mode says the scope too."""
@@ -48,8 +49,9 @@ def _kernel(
         block_scales.iterator + start // per_block, cute.make_layout(PIECES, stride=THREADS // per_block)
     )
     my_y = cute.make_tensor(y[(start, None)].iterator, cute.make_layout((PIECES, WORDS), stride=(THREADS * WORDS, 1)))
-    amaxes = [None] * PIECES
+    amaxes, inverse_range = [None] * PIECES, None
     if const_expr(amax is not None):
+        inverse_range = how.inverse_range(emax)
         amaxes = [Float32(0)] * PIECES
         if const_expr(variant.mode.scope == Scope.ROW):
             for j in cutlass.range_constexpr(PIECES):
@@ -57,16 +59,17 @@ def _kernel(
                     amaxes[j] = amax[scope * rows + Uint32(first + j * THREADS) // row_pieces]
         elif left > 0:
             amaxes = [amax[scope]] * PIECES
-    loaded = [Uint32(0) for _ in range(PIECES)]
+    wide = codes.element_type.width > 32
+    loaded = [Uint64(0) if const_expr(wide) else Uint32(0) for _ in range(PIECES)]
     bytes_ = [Uint32(0) for _ in range(PIECES)]
     for j in cutlass.range_constexpr(PIECES):
         if left > j * THREADS:
-            loaded[j] = Uint32(my_codes[j])
+            loaded[j] = my_codes[j] if const_expr(wide) else Uint32(my_codes[j])
             bytes_[j] = Uint32(my_scales[j])
     for j in cutlass.range_constexpr(PIECES):
         if left > j * THREADS:
-            factor = how.factor(bytes_[j], amaxes[j])
-            values = [ptx.mul(v, factor) for v in e2m1.values(loaded[j], elements)]
+            factor = how.factor(bytes_[j], amaxes[j], inverse_range)
+            values = [ptx.mul(v, factor) for v in how.values(loaded[j], elements)]
             memory.store(operand.narrow(values, variant.dtype), my_y[(j, None)])
 
 
@@ -81,6 +84,7 @@ def launch(
     rows: Int64,
     columns: Int64,
     row_scope: Int32,
+    emax: Float32,
     variant: cutlass.Constexpr,
 ):
     """Dequantize `batch` matrices of (rows, columns).
@@ -95,11 +99,14 @@ def launch(
         rows: at least 1.
         columns: at least 16; a matrix has fewer than 2**32 pieces of 16 bytes.
         row_scope: 1 where each row has its own amax, else 0.
+        emax: the largest block scale; never used without an amax.
         variant: what to compile.
     """
     elements = WORDS * operand.per_word(variant.dtype)
     row_pieces = columns // elements
-    code_word = Uint16 if const_expr(elements == 4) else Uint32
+    code_word = {2: Uint16, 4: Uint32, 8: Uint64}[elements // variant.mode.format.codes_per_byte]
+    if const_expr(not variant.mode.format.has_amax):
+        amax = None
     pieces = cute.make_tensor(
         cute.recast_ptr(codes.iterator, dtype=code_word), cute.make_layout(batch * rows * row_pieces)
     )
@@ -114,6 +121,7 @@ def launch(
                 rows,
                 Uint32(row_pieces),
                 placement.divisor(down),
+                emax,
                 replace(variant, mode=replace(variant.mode, scope=scope)),
             ).launch(grid=[batch * down, 1, 1], block=[THREADS, 1, 1], stream=stream)
 
@@ -122,4 +130,4 @@ def arguments(variant) -> tuple:
     """Fake arguments of `launch`, after the stream, for one variant."""
     codes, block_scales, amax = memory.fake(Uint8, 16), memory.fake(Uint8, 16), memory.fake(Float32, 4)
     y = memory.fake(operand.word_type(variant.dtype), 16)
-    return codes, block_scales, amax, y, Int64(1), Int64(1), Int64(variant.mode.format.block), Int32(0)
+    return codes, block_scales, amax, y, Int64(1), Int64(1), Int64(variant.mode.format.block), Int32(0), Float32(0)

@@ -20,10 +20,17 @@ from jax_nvfp4.mode import Scope
 THREADS = 256
 WARPS = THREADS // 32
 WORDS = 4  # per piece
-PIECES = 2  # per thread, 1x16 blocks
-PER_CTA = THREADS * PIECES
-MAX_SCOPES = PER_CTA // 2 + 1  # rows of one block and two pieces, the first and the last one shared
+PIECES = 2  # per thread, 1x16 blocks that lanes share
+MAX_SCOPES = THREADS + 1  # rows of one block, at least two pieces, the first and the last one shared
 HALF_WARP = 16  # lanes on one row of a tile
+
+
+def _pieces(variant) -> int:
+    """Pieces of a thread: those of a block where it has whole ones."""
+    how = scaling.of(variant)
+    if variant.mode.row.tile:
+        return how.block // 2
+    return how.block // (WORDS * operand.per_word(variant.dtype)) if how.whole_blocks else PIECES
 
 
 @cute.kernel
@@ -34,6 +41,7 @@ def _kernel(
     rows: Int64,
     row_pieces: Uint32,
     down: cute.FastDivmodDivisorV2,
+    emax: Float32,
     variant: cutlass.Constexpr,
 ):
     """The grid is flat over (batch, chunks of one matrix). The mode says the scope too."""
@@ -43,7 +51,8 @@ def _kernel(
     chunk = Uint32(Int64(chunk))  # straight from divmod it would stay signed, even as a Uint32
     # of each scope that the CTA meets: one matrix, or with row_scope at most one row per block
     scopes = how.scopes(MAX_SCOPES if row_scope else 1, round_trip=True)
-    count = how.block // 2 if const_expr(tile) else PIECES
+    count = _pieces(variant)
+    per_cta = THREADS * count
 
     base = matrix * rows * row_pieces
     inside = []  # piece indices within the matrix
@@ -56,37 +65,42 @@ def _kernel(
         inside = [(row + 2 * j) * row_pieces + column for j in range(count)]
         actives = [active] * count
     else:
-        first = Int64(chunk) * PER_CTA + thread
-        inside = [first + j * THREADS for j in range(count)]
+        first = Int64(chunk) * per_cta + thread * (count if how.whole_blocks else 1)
+        inside = [first + j * (1 if how.whole_blocks else THREADS) for j in range(count)]
         actives = [i < rows * row_pieces for i in inside]
 
     pieces = [memory.registers(WORDS) for _ in range(count)]
     for j in cutlass.range_constexpr(count):
         if actives[j]:
             cute.autovec_copy(x[(base + inside[j], None)], pieces[j])
-    loaded = [[pieces[j][w] for w in range(WORDS)] for j in range(count)]
+    per_block = count if const_expr(how.whole_blocks and not tile) else 1  # pieces of a thread that are scaled together
+    blocks = [[pieces[j + i][w] for i in range(per_block) for w in range(WORDS)] for j in range(0, count, per_block)]
 
     if const_expr(row_scope):
-        first_row = chunk * Uint32(PER_CTA) // row_pieces
-        last_row = (chunk * Uint32(PER_CTA) + Uint32(PER_CTA - 1)) // row_pieces
+        first_row = chunk * Uint32(per_cta) // row_pieces
+        last_row = (chunk * Uint32(per_cta) + Uint32(per_cta - 1)) // row_pieces
         scope_count = Int32(cutlass.min(Int64(last_row) + 1, rows)) - Int32(first_row)
         for scope in cutlass.range(thread, scope_count, THREADS, unroll=1):
-            how.open_scope(scopes, scope, amax, matrix_scope * rows + first_row + scope)
+            how.open_scope(scopes, scope, amax, matrix_scope * rows + first_row + scope, emax)
     elif thread == 0:
-        how.open_scope(scopes, 0, amax, matrix_scope)
+        how.open_scope(scopes, 0, amax, matrix_scope, emax)
     cute.arch.sync_threads()
 
-    neighbours = [1, 2] if const_expr(operand.per_word(variant.dtype) == 1) else [1]  # lanes that share a block
+    sharing = how.block // (WORDS * operand.per_word(variant.dtype))  # lanes that share a block
+    neighbours = [1 << i for i in range(sharing.bit_length() - 1)]
     if const_expr(tile):
-        found = [how.scale(loaded, [*neighbours, HALF_WARP], scopes)] * count
+        strips = scaling.Strips(blocks, neighbours, [HALF_WARP])
+        found = [how.scale(blocks, [*neighbours, HALF_WARP], scopes, tile=strips)] * count
     else:
         found = []
-        for j in cutlass.range_constexpr(count):
+        for j in cutlass.range_constexpr(0, count, per_block):
             scope = Uint32(inside[j]) // row_pieces - first_row if const_expr(row_scope) else 0
-            found.append(how.scale([loaded[j]], neighbours, scopes, scope))
+            found.append(how.scale([blocks[j // per_block]], [] if how.whole_blocks else neighbours, scopes, scope))
     for j in cutlass.range_constexpr(count):
         if actives[j]:
-            memory.store(how.round_trip(loaded[j], found[j]), y[(base + inside[j], None)])
+            words = how.round_trip(blocks[j // per_block], found[j // per_block])
+            first_word = j % per_block * WORDS
+            memory.store(words[first_word : first_word + WORDS], y[(base + inside[j], None)])
 
 
 @cute.jit
@@ -99,6 +113,7 @@ def launch(
     rows: Int64,
     columns: Int64,
     row_scope: Int32,
+    emax: Float32,
     variant: cutlass.Constexpr,
 ):
     """Quantize and dequantize `batch` matrices of (rows, columns).
@@ -110,8 +125,9 @@ def launch(
         y: like x.
         batch: at least 1.
         rows: at least 1, a multiple of 16 with tiles.
-        columns: at least 16; a matrix has fewer than 2**32 - 512 pieces of 16 bytes.
+        columns: at least 16; a matrix has fewer than 2**32 - 1024 pieces of 16 bytes.
         row_scope: 1 where each row has its own amax, else 0; never with tiles.
+        emax: the largest block scale.
         variant: what to compile.
     """
     row_pieces = columns // (WORDS * operand.per_word(variant.dtype))
@@ -119,8 +135,10 @@ def launch(
         block = variant.mode.format.block
         down = (rows // block * ((row_pieces + HALF_WARP - 1) // HALF_WARP) + WARPS - 1) // WARPS
     else:
-        down = (rows * row_pieces + PER_CTA - 1) // PER_CTA
-    for scope in (Scope.TENSOR,) if const_expr(variant.mode.row.tile) else (Scope.TENSOR, Scope.ROW):
+        per_cta = THREADS * _pieces(variant)
+        down = (rows * row_pieces + per_cta - 1) // per_cta
+    one_scope = variant.mode.row.tile or not variant.mode.format.has_amax
+    for scope in (Scope.TENSOR,) if const_expr(one_scope) else (Scope.TENSOR, Scope.ROW):
         if row_scope == int(scope == Scope.ROW):
             _kernel(
                 memory.groups(x, Uint32, WORDS),
@@ -129,6 +147,7 @@ def launch(
                 rows,
                 Uint32(row_pieces),
                 placement.divisor(down),
+                emax,
                 replace(variant, mode=replace(variant.mode, scope=scope)),
             ).launch(grid=[batch * down, 1, 1], block=[THREADS, 1, 1], stream=stream)
 
@@ -136,4 +155,4 @@ def launch(
 def arguments(variant) -> tuple:
     """Fake arguments of `launch`, after the stream, for one variant."""
     x, y = (memory.fake(operand.word_type(variant.dtype), 16) for _ in range(2))
-    return x, memory.fake(Float32, 4), y, Int64(1), Int64(1), Int64(variant.mode.format.block), Int32(0)
+    return x, memory.fake(Float32, 4), y, Int64(1), Int64(1), Int64(variant.mode.format.block), Int32(0), Float32(0)

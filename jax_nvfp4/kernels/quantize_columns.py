@@ -1,8 +1,8 @@
-"""quantize_columns: 1x16 blocks along the rows, output transposed, nearest or stochastic (sections 2 and 6).
+"""quantize_columns: blocks along the rows, output transposed, nearest or stochastic (sections 2, 5, 6 and 8).
 
 The bytes of quantize_rows for the transpose of x, from one read of x: a CTA takes a tile of x, a thread four
-blocks of it (see primitives/strip.py), and shared memory turns codes and scales, so that 64 bytes of codes of
-a column leave together. Moves 2.5625 bytes per element (float32: 4.5625) and is bound by that; stochastic
+blocks of it (see primitives/strip.py), and shared memory turns codes and scales, so that the codes of 8 blocks of
+a column leave together. Moves 2.5625 bytes per element (float32: 4.5625; MXFP8: 0.46875 more) and is bound by that; stochastic
 rounding is bound by issue slots on sm_90. Any number of columns; loads are scalar unless a multiple of 4.
 """
 
@@ -29,13 +29,14 @@ def _kernel(
     across: cute.FastDivmodDivisorV2,
     down: cute.FastDivmodDivisorV2,
     swizzled: Int32,
+    emax: Float32,
     variant: cutlass.Constexpr,
 ):
     """The grid is flat over (batch, down, across) tiles."""
     how, dtype, stochastic = scaling.of(variant), variant.dtype, variant.mode.col.stochastic
     thread, _, _ = cute.arch.thread_idx()
     scopes = how.scopes()
-    turned = strip.shared_codes()
+    turned = strip.shared_codes(how.code_words)
     staged = cute.make_tensor(
         cute.arch.alloc_smem(Uint8, strip.TILE_COLUMNS * strip.TILE_STRIPS, alignment=4),
         cute.make_layout((strip.TILE_COLUMNS, strip.TILE_STRIPS), stride=(strip.TILE_STRIPS, 1)),
@@ -45,15 +46,15 @@ def _kernel(
     first_strip, first_column = tile_row * strip.TILE_STRIPS, tile_column * strip.TILE_COLUMNS
     own_strip, lane = thread // 32, thread % 32
     column = first_column + lane * strip.COLUMNS
-    words = strip.registers(dtype)
+    words = strip.registers(dtype, how.block)
     if (first_strip + own_strip < strips) & (column < columns):
-        first = (matrix * strips + first_strip + own_strip) * strip.BLOCK * columns + column
+        first = (matrix * strips + first_strip + own_strip) * how.block * columns + column
         if columns % strip.COLUMNS == 0:
             strip.load_vectors(x, first, Int64(columns), words, dtype)
         else:
             strip.load_elements(x, first, Int64(columns), columns - 1 - column, words, dtype)
     if thread == 0:
-        how.open_scope(scopes, 0, amax, scope)
+        how.open_scope(scopes, 0, amax, scope, emax)
     if const_expr(stochastic):
         stream = philox.shared_stream()
         if thread == strip.THREADS - 1:
@@ -95,6 +96,7 @@ def launch(
     rows: Int64,
     columns: Int64,
     swizzled: Int32,
+    emax: Float32,
     variant: cutlass.Constexpr,
 ):
     """Quantize the transposes of `batch` matrices of (rows, columns).
@@ -111,9 +113,11 @@ def launch(
         rows: at least 16.
         columns: at least 1.
         swizzled: 1 for swizzled scales, else 0.
+        emax: the largest block scale.
         variant: what to compile.
     """
-    strips = Int32(rows // strip.BLOCK)
+    how = scaling.of(variant)
+    strips = Int32(rows // how.block)
     across = Int32((columns + strip.TILE_COLUMNS - 1) // strip.TILE_COLUMNS)
     down = (strips + strip.TILE_STRIPS - 1) // strip.TILE_STRIPS
     _kernel(
@@ -121,13 +125,14 @@ def launch(
         amax,
         seed,
         origin,
-        memory.groups(codes, Uint32, 2),
+        memory.groups(codes, Uint32, how.code_words),
         block_scales,
         strips,
         Int32(columns),
         placement.divisor(across),
         placement.divisor(down),
         swizzled,
+        emax,
         variant,
     ).launch(grid=[batch * across * down, 1, 1], block=[strip.THREADS, 1, 1], stream=stream)
 
@@ -136,4 +141,5 @@ def arguments(variant) -> tuple:
     """Fake arguments of `launch`, after the stream, for one variant."""
     x, amax = memory.fake(operand.word_type(variant.dtype), 16), memory.fake(Float32, 4)
     seed, origin, codes, block_scales = (memory.fake(*fake) for fake in [(Uint32, 4)] * 2 + [(Uint8, 16)] * 2)
-    return x, amax, seed, origin, codes, block_scales, Int64(1), Int64(strip.BLOCK), Int64(1), Int32(0)
+    sizes = Int64(1), Int64(variant.mode.format.block), Int64(1)
+    return x, amax, seed, origin, codes, block_scales, *sizes, Int32(0), Float32(0)

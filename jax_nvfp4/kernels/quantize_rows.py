@@ -64,6 +64,7 @@ def _kernel(
     across: cute.FastDivmodDivisorV2,
     down: cute.FastDivmodDivisorV2,
     width_log2: Int32,
+    emax: Float32,
     variant: cutlass.Constexpr,
 ):
     """Columns counts blocks; the grid is flat over (batch, down, across). The mode says scope and layout too."""
@@ -105,9 +106,9 @@ def _kernel(
             if const_expr(swizzled):
                 row = swizzle.row_of_word((group << rows_log2) + i)
             if row < rows:
-                how.open_scope(scopes, i, amax, matrix_scope * rows + row)
+                how.open_scope(scopes, i, amax, matrix_scope * rows + row, emax)
     elif thread == 0:
-        how.open_scope(scopes, 0, amax, matrix_scope)
+        how.open_scope(scopes, 0, amax, matrix_scope, emax)
     if const_expr(stochastic):
         stream = philox.shared_stream()
         if thread == THREADS - 1:
@@ -163,6 +164,7 @@ def launch(
     columns: Int64,
     row_scope: Int32,
     swizzled: Int32,
+    emax: Float32,
     variant: cutlass.Constexpr,
 ):
     """Quantize `batch` matrices of (rows, columns).
@@ -180,6 +182,7 @@ def launch(
         columns: at least 16; a matrix has fewer than 2**31 - 2**10 blocks, since its blocks are counted in 32 bits.
         row_scope: 1 where each row has its own amax, else 0.
         swizzled: 1 for swizzled scales, else 0.
+        emax: the largest block scale.
         variant: what to compile.
     """
     how = scaling.of(variant)
@@ -194,7 +197,7 @@ def launch(
         across = (blocks + (1 << width_log2) - 1) >> width_log2
         down = Int32(formats.round_up(rows, SWIZZLE_ROWS)) >> (PER_CTA_LOG2 - width_log2)
     # the two switches are compiled in: as run-time branches they cost 3 % of the time
-    for scope in (Scope.TENSOR, Scope.ROW):
+    for scope in (Scope.TENSOR, Scope.ROW) if const_expr(variant.mode.format.has_amax) else (Scope.TENSOR,):
         for layout in (0, 1):
             if (row_scope == int(scope == Scope.ROW)) & (swizzled == layout):
                 row = replace(variant.mode.row, swizzled=layout == 1)
@@ -210,6 +213,7 @@ def launch(
                     placement.divisor(across),
                     placement.divisor(down),
                     width_log2,
+                    emax,
                     replace(variant, mode=replace(variant.mode, scope=scope, row=row)),
                 ).launch(grid=[batch * across * down, 1, 1], block=[THREADS, 1, 1], stream=stream)
 
@@ -219,4 +223,4 @@ def arguments(variant) -> tuple:
     x, amax = memory.fake(operand.word_type(variant.dtype), 16), memory.fake(Float32, 4)
     seed, origin, codes, block_scales = (memory.fake(*fake) for fake in [(Uint32, 4)] * 2 + [(Uint8, 16)] * 2)
     sizes = Int64(1), Int64(1), Int64(variant.mode.format.block)
-    return x, amax, seed, origin, codes, block_scales, *sizes, Int32(0), Int32(0)
+    return x, amax, seed, origin, codes, block_scales, *sizes, Int32(0), Int32(0), Float32(0)

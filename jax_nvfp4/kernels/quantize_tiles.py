@@ -14,10 +14,12 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, Uint8, Uint16, Uint32, const_expr
 
+from jax_nvfp4.formats import NVFP4_FORMAT
 from jax_nvfp4.kernels.primitives import memory, operand, placement, ptx, scaling, strip, swizzle
-from jax_nvfp4.kernels.primitives.strip import BLOCK
 
+BLOCK = NVFP4_FORMAT.block
 LANES = BLOCK // strip.COLUMNS  # that own a 16x16 tile
+TILE_ROWS = strip.TILE_STRIPS * BLOCK
 TILES_ACROSS = strip.TILE_COLUMNS // BLOCK  # 16x16 tiles in a row of a CTA's tile
 
 
@@ -49,6 +51,7 @@ def _kernel(
     down: cute.FastDivmodDivisorV2,
     row_swizzled: Int32,
     column_swizzled: Int32,
+    emax: Float32,
     variant: cutlass.Constexpr,
 ):
     """The grid is flat over (batch, down, across) tiles of a CTA."""
@@ -68,16 +71,17 @@ def _kernel(
     own_strip, lane = thread // 32, thread % 32
     column = first_column + lane * strip.COLUMNS
     active = (first_strip + own_strip < strips) & (column < columns)
-    words = strip.registers(dtype)
+    words = strip.registers(dtype, BLOCK)
     if active:
         first = (matrix * strips + first_strip + own_strip) * BLOCK * columns + column
         strip.load_vectors(x, first, Int64(columns), words, dtype)
     if thread == 0:
-        how.open_scope(scopes, 0, amax, scope)
+        how.open_scope(scopes, 0, amax, scope, emax)
     cute.arch.sync_threads()
 
     blocks = strip.columns(words, dtype)
-    scale = how.scale(blocks, [1 << i for i in range(LANES.bit_length() - 1)], scopes)
+    lanes = [1 << i for i in range(LANES.bit_length() - 1)]
+    scale = how.scale(blocks, lanes, scopes, tile=scaling.Strips(strip.rows(words, dtype), lanes, []))
     block_codes = [how.codes(block, scale) for block in blocks]
     byte = scale.byte
     if not active:
@@ -87,15 +91,15 @@ def _kernel(
         by_block[own_strip, lane // LANES] = Uint8(byte)
     if const_expr(mode.row is not None):
         by_row = cute.make_tensor(
-            cute.arch.alloc_smem(Uint16, strip.TILE_ROWS * 32, alignment=16),
-            cute.make_layout((strip.TILE_ROWS, 32), stride=(32, 1)),
+            cute.arch.alloc_smem(Uint16, TILE_ROWS * 32, alignment=16),
+            cute.make_layout((TILE_ROWS, 32), stride=(32, 1)),
         )
         for half in cutlass.range_constexpr(2):
             codes = _row_codes(block_codes, half)
             for r in cutlass.range_constexpr(8):
                 by_row[own_strip * BLOCK + half * 8 + r, lane] = Uint16(codes[r])
     if const_expr(mode.col is not None):
-        turned = strip.shared_codes()
+        turned = strip.shared_codes(how.code_words)
         for i in cutlass.range_constexpr(strip.COLUMNS):
             memory.store(block_codes[i], turned[(i, lane, own_strip, None)])
     cute.arch.sync_threads()
@@ -103,9 +107,9 @@ def _kernel(
     if const_expr(mode.row is not None):
         row_words = cute.make_tensor(
             cute.recast_ptr(by_row.iterator, dtype=Uint32),
-            cute.make_layout((strip.TILE_ROWS, TILES_ACROSS, 2), stride=(16, 2, 1)),
+            cute.make_layout((TILE_ROWS, TILES_ACROSS, 2), stride=(16, 2, 1)),
         )
-        for i in cutlass.range_constexpr(strip.TILE_ROWS * TILES_ACROSS // strip.THREADS):
+        for i in cutlass.range_constexpr(TILE_ROWS * TILES_ACROSS // strip.THREADS):
             own_row, own_block = thread // TILES_ACROSS + i * (strip.THREADS // TILES_ACROSS), thread % TILES_ACROSS
             row, block = first_strip * BLOCK + own_row, first_column // BLOCK + own_block
             if (row < strips * BLOCK) & (block < columns // BLOCK):
@@ -159,6 +163,7 @@ def launch(
     columns: Int64,
     row_swizzled: Int32,
     column_swizzled: Int32,
+    emax: Float32,
     variant: cutlass.Constexpr,
 ):
     """Quantize `batch` matrices of (rows, columns), their transposes, or both.
@@ -176,6 +181,7 @@ def launch(
         columns: at least 16.
         row_swizzled: 1 for swizzled row scales, else 0.
         column_swizzled: 1 for swizzled column scales, else 0.
+        emax: the largest block scale.
         variant: what to compile.
     """
     strips = Int32(rows // BLOCK)
@@ -194,6 +200,7 @@ def launch(
         placement.divisor(down),
         row_swizzled,
         column_swizzled,
+        emax,
         variant,
     ).launch(grid=[batch * across * down, 1, 1], block=[strip.THREADS, 1, 1], stream=stream)
 
@@ -210,4 +217,5 @@ def arguments(variant) -> tuple:
         Int64(BLOCK),
         Int32(0),
         Int32(0),
+        Float32(0),
     )

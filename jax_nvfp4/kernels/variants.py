@@ -17,10 +17,10 @@ import enum
 import fnmatch
 import itertools
 import re
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 
-from jax_nvfp4.formats import FLOAT_DTYPES
-from jax_nvfp4.mode import Direction, Mode
+from jax_nvfp4.formats import FLOAT_DTYPES, MXFP8_E5M2_FORMAT, MXFP8_FORMAT
+from jax_nvfp4.mode import Direction, Mode, Search, SearchError
 
 
 def _words(name: str, value, default) -> list[str]:
@@ -68,7 +68,21 @@ def _every(kernel: str, *modes: Mode, dtypes: tuple[str, ...] = FLOAT_DTYPES) ->
     return [Variant(kernel, dtype, mode) for mode in modes for dtype in dtypes]
 
 
+def _along_rows(mode: Mode) -> Mode:
+    return replace(mode, row=None, col=mode.row)
+
+
 _NEAREST, _STOCHASTIC, _TILE = Direction(), Direction(stochastic=True), Direction(tile=True)
+_TILES = {"row": _TILE}, {"col": _TILE}, {"row": _TILE, "col": _TILE}
+_MXFP8, _MXFP8_E5M2 = (Mode(format, row=_NEAREST) for format in (MXFP8_FORMAT, MXFP8_E5M2_FORMAT))
+_MXFP8_ROUNDINGS = _MXFP8, replace(_MXFP8, scale_floor=True)
+_COMMON_SEARCHES = tuple(Search(e, fp16) for e in (SearchError.MAE, SearchError.MSE) for fp16 in (False, True))
+_SEARCHES = tuple(
+    Search(error, fp16, tree)
+    for error in (SearchError.MAE, SearchError.MSE, SearchError.ABS_MAX)
+    for fp16 in (False, True)
+    for tree in (False, True)
+)
 
 VARIANTS = (
     *_every("amax", Mode()),
@@ -77,12 +91,35 @@ VARIANTS = (
     *_every("decode", Mode(row=_NEAREST), dtypes=("bfloat16",)),
     *_every("quantize_rows", Mode(row=_NEAREST), Mode(row=_STOCHASTIC)),
     *_every("quantize_columns", Mode(col=_NEAREST), Mode(col=_STOCHASTIC)),
-    *_every("quantize_tiles", Mode(row=_TILE), Mode(col=_TILE), Mode(row=_TILE, col=_TILE)),
+    *_every("quantize_tiles", *(Mode(**tiles) for tiles in _TILES)),
     *_every("selftest", Mode(), dtypes=("float32",)),
+    *_every("qdq", *(Mode(search=s, row=_NEAREST) for s in _COMMON_SEARCHES), dtypes=("bfloat16", "float16")),
+    *_every("quantize_rows", *(Mode(search=s, row=_NEAREST) for s in _COMMON_SEARCHES), dtypes=("bfloat16",)),
+    *_every("dequantize", _MXFP8),
+    *_every("decode", _MXFP8, dtypes=("bfloat16",)),
+    *_every("qdq", *_MXFP8_ROUNDINGS, dtypes=("bfloat16",)),
+    *_every("quantize_rows", *_MXFP8_ROUNDINGS, dtypes=("bfloat16",)),
+    *_every("quantize_columns", *map(_along_rows, _MXFP8_ROUNDINGS), dtypes=("bfloat16",)),
 )
 """What every build holds."""
 
-OPTIONAL: tuple[Variant, ...] = ()
+_FOUR_OVER_SIX = (
+    *_every("qdq", *(Mode(search=s, row=d) for s in _SEARCHES for d in (_NEAREST, _TILE))),
+    *_every("quantize_rows", *(Mode(search=s, row=_NEAREST) for s in _SEARCHES)),
+    *_every("quantize_columns", *(Mode(search=s, col=_NEAREST) for s in _SEARCHES)),
+    *_every("quantize_tiles", *(Mode(search=s, **tiles) for s in _SEARCHES for tiles in _TILES)),
+)
+
+_BOTH_ROUNDINGS = [replace(m, scale_floor=f) for m in (_MXFP8, _MXFP8_E5M2) for f in (False, True)]
+_OTHER_MXFP8 = (
+    *_every("dequantize", _MXFP8_E5M2),
+    *_every("decode", _MXFP8_E5M2, dtypes=("bfloat16",)),
+    *_every("qdq", *_BOTH_ROUNDINGS),
+    *_every("quantize_rows", *_BOTH_ROUNDINGS),
+    *_every("quantize_columns", *map(_along_rows, _BOTH_ROUNDINGS)),
+)
+
+OPTIONAL = tuple(variant for variant in (*_FOUR_OVER_SIX, *_OTHER_MXFP8) if variant not in VARIANTS)
 """What a build holds only if it is asked to: `JAX_NVFP4_VARIANTS` names them, see `select`."""
 
 

@@ -91,11 +91,20 @@ def _hardware_codes(words, multiplier, dtype):
 def round_values(products: list) -> list:
     """E2M1 values nearest to an even number of Float32, signs kept; 6 for NaN and anything larger."""
     if family.has_fp4_conversion():
-        pairs = [_round_pair(a, b) for a, b in zip(products[0::2], products[1::2], strict=True)]
-        return [value for pair in pairs for value in pair]
+        return _round_pairs(products)
     magnitudes = [ptx.bits(_round_magnitude(ptx.absolute(p))) for p in products]
     signs = [ptx.bits(p) & Uint32(0x80000000) for p in products]
     return [ptx.from_bits(m | s) for m, s in zip(magnitudes, signs, strict=True)]
+
+
+def round_magnitudes(products: list) -> list:
+    """`round_values` where no product is negative."""
+    return _round_pairs(products) if family.has_fp4_conversion() else [_round_magnitude(p) for p in products]
+
+
+def _round_pairs(products: list) -> list:
+    pairs = [_round_pair(a, b) for a, b in zip(products[0::2], products[1::2], strict=True)]
+    return [value for pair in pairs for value in pair]
 
 
 def _round_magnitude(a):

@@ -32,6 +32,16 @@ def mul_each(values: list, factor) -> list:
     return products
 
 
+def add(a, b):
+    """fl(a + b)."""
+    return _instruction(Float32, "add.rn.f32", a, b)
+
+
+def subtract(a, b):
+    """fl(a - b)."""
+    return _instruction(Float32, "sub.rn.f32", a, b)
+
+
 def add_down(a, b):
     """a + b, rounded toward minus infinity."""
     return _instruction(Float32, "add.rm.f32", a, b)
@@ -126,6 +136,15 @@ def select_equal(a, b, if_equal, otherwise, kind=Uint32):
         f"{{ .reg .pred p; {compare} p, {{$r0}}, {{$r1}}; selp.b32 {{$w0}}, {{$r2}}, {{$r3}}, p; }}",
         write_only_types=[kind],
         read_only_args=[a, b, if_equal, otherwise],
+    )
+
+
+def select_less(a, b, if_less, otherwise, kind=Uint32):
+    """if_less where the Float32 a < b, else, and where either is NaN, otherwise, in registers of kind."""
+    return cute.arch.inline_ptx(
+        "{ .reg .pred p; setp.lt.f32 p, {$r0}, {$r1}; selp.b32 {$w0}, {$r2}, {$r3}, p; }",
+        write_only_types=[kind],
+        read_only_args=[a, b, if_less, otherwise],
     )
 
 
