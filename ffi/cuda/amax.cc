@@ -1,4 +1,5 @@
-// nvfp4_amax on CUDA: one warp per matrix or row, or several CTAs per matrix where there are few long ones.
+// nvfp4_amax on CUDA. Of x: one warp per matrix or row, or several CTAs per matrix where there are few long ones. Of the
+// Hadamard transform: one CTA per tile.
 #include <algorithm>
 
 #include "kernels.h"
@@ -18,20 +19,39 @@ int64_t ChunkFor(int64_t bytes) {
   return std::clamp(RoundUp(bytes / kVectorBytes / kManyCtas, kLoopVectors), kLoopVectors, kMaxChunk);
 }
 
-ffi::Error RunAmax(cudaStream_t stream, const Call& call) {
+ffi::Error Clear(cudaStream_t stream, const ffi::AnyBuffer& amax) {
+  return CheckCuda("clearing amax", cudaMemsetAsync(amax.untyped_data(), 0, amax.size_bytes(), stream));
+}
+
+ffi::Error AmaxOfColumns(cudaStream_t stream, const Call& call, Role amax) {
+  Mode mode = call.mode;
+  mode.row = {};
+  if (ffi::Error error = Clear(stream, call.buffer(amax)); error.failure() || call.size() == 0) return error;
+  return launch_amax_columns(stream, call.dtype, mode, Flat(call, Role::kX), Flat(call, amax), call.batch, call.rows,
+                             call.cols, mode.col.rht);
+}
+
+ffi::Error AmaxOfX(cudaStream_t stream, const Call& call) {
+  Mode mode = call.mode;
+  mode.row = mode.col = {};
   const int64_t segments = call.scopes();
   if (segments == 0) return ffi::Error::Success();
 
   const int64_t length = call.size() / segments, bytes = length * ffi::ByteWidth(call.dtype);
   const bool split = bytes > kShortBytes && segments < kManySegments;
   if (split || length == 0) {
-    const ffi::AnyBuffer& amax = call.buffer(Role::kAmax);
-    cudaError_t status = cudaMemsetAsync(amax.untyped_data(), 0, amax.size_bytes(), stream);
-    if (status != cudaSuccess) return CheckCuda("clearing amax", status);
+    if (ffi::Error error = Clear(stream, call.buffer(Role::kAmax)); error.failure()) return error;
   }
   if (length == 0) return ffi::Error::Success();
-  return launch_amax(stream, call.dtype, call.mode, Flat(call, Role::kX), Flat(call, Role::kAmax), segments, length,
+  return launch_amax(stream, call.dtype, mode, Flat(call, Role::kX), Flat(call, Role::kAmax), segments, length,
                      split ? ChunkFor(segments * bytes) : 0);
+}
+
+ffi::Error RunAmax(cudaStream_t stream, const Call& call) {
+  const bool transformed = call.mode.col.present, plain = !transformed || call.mode.row.present;
+  ffi::Error error = plain ? AmaxOfX(stream, call) : ffi::Error::Success();
+  if (error.failure() || !transformed) return error;
+  return AmaxOfColumns(stream, call, plain ? Role::kColAmax : Role::kAmax);
 }
 
 }  // namespace

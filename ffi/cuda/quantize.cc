@@ -39,7 +39,7 @@ ffi::Error QuantizeColumns(cudaStream_t stream, const Call& call) {
   return launch_quantize_columns(stream, call.dtype, mode, Flat(call, Role::kX), Flat(call, amax),
                                  Flat(call, Role::kSeed), Flat(call, Role::kOrigin), Flat(call, Role::kColCodes),
                                  Flat(call, Role::kColScales), call.batch, call.rows, call.cols, mode.col.swizzled,
-                                 mode.emax);
+                                 mode.col.rht, mode.emax);
 }
 
 ffi::Error RunQuantize(cudaStream_t stream, const Call& call) {

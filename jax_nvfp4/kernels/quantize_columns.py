@@ -1,9 +1,10 @@
-"""quantize_columns: blocks along the rows, output transposed, nearest or stochastic (sections 2, 5, 6 and 8).
+"""quantize_columns: blocks along the rows, output transposed, nearest or stochastic (sections 2, 3, 5, 6, 8).
 
 The bytes of quantize_rows for the transpose of x, from one read of x: a CTA takes a tile of x, a thread four
 blocks of it (see primitives/strip.py), and shared memory turns codes and scales, so that the codes of 8 blocks of
-a column leave together. Moves 2.5625 bytes per element (float32: 4.5625; MXFP8: 0.46875 more) and is bound by that; stochastic
-rounding is bound by issue slots on sm_90. Any number of columns; loads are scalar unless a multiple of 4.
+a column leave together. Blocks may pass the random Hadamard transform first, in registers. Moves 2.5625 bytes
+per element (float32: 4.5625; MXFP8: 0.46875 more) and is bound by that; the transform and stochastic rounding
+are bound by issue slots on sm_90. Any number of columns; loads are scalar unless a multiple of 4.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, Uint8, Uint32, const_expr
 
-from jax_nvfp4.kernels.primitives import memory, operand, philox, placement, scaling, strip, swizzle
+from jax_nvfp4.kernels.primitives import memory, operand, philox, placement, rht, scaling, strip, swizzle
 
 
 @cute.kernel
@@ -29,6 +30,7 @@ def _kernel(
     across: cute.FastDivmodDivisorV2,
     down: cute.FastDivmodDivisorV2,
     swizzled: Int32,
+    signs: Uint32,
     emax: Float32,
     variant: cutlass.Constexpr,
 ):
@@ -61,8 +63,12 @@ def _kernel(
             philox.open_stream(stream, seed, origin, scope)
     cute.arch.sync_threads()
 
+    if const_expr(rht.is_wanted(variant)):
+        quarters = rht.factors(signs)
     for i in cutlass.range_constexpr(strip.COLUMNS):
         block = strip.columns(words, dtype)[i]
+        if const_expr(rht.is_wanted(variant)):
+            block = rht.transform(block, quarters, dtype)
         scale = how.scale([block], [], scopes)
         random = None
         if const_expr(stochastic):
@@ -96,6 +102,7 @@ def launch(
     rows: Int64,
     columns: Int64,
     swizzled: Int32,
+    signs: Int32,
     emax: Float32,
     variant: cutlass.Constexpr,
 ):
@@ -113,6 +120,7 @@ def launch(
         rows: at least 16.
         columns: at least 1.
         swizzled: 1 for swizzled scales, else 0.
+        signs: the sign mask of the random Hadamard transform, if the variant has one.
         emax: the largest block scale.
         variant: what to compile.
     """
@@ -132,6 +140,7 @@ def launch(
         placement.divisor(across),
         placement.divisor(down),
         swizzled,
+        Uint32(signs),
         emax,
         variant,
     ).launch(grid=[batch * across * down, 1, 1], block=[strip.THREADS, 1, 1], stream=stream)
@@ -142,4 +151,4 @@ def arguments(variant) -> tuple:
     x, amax = memory.fake(operand.word_type(variant.dtype), 16), memory.fake(Float32, 4)
     seed, origin, codes, block_scales = (memory.fake(*fake) for fake in [(Uint32, 4)] * 2 + [(Uint8, 16)] * 2)
     sizes = Int64(1), Int64(variant.mode.format.block), Int64(1)
-    return x, amax, seed, origin, codes, block_scales, *sizes, Int32(0), Float32(0)
+    return x, amax, seed, origin, codes, block_scales, *sizes, Int32(0), Int32(0), Float32(0)

@@ -72,6 +72,7 @@ def _along_rows(mode: Mode) -> Mode:
     return replace(mode, row=None, col=mode.row)
 
 
+_RHT = tuple(Direction(stochastic=s, rht=0) for s in (False, True))
 _NEAREST, _STOCHASTIC, _TILE = Direction(), Direction(stochastic=True), Direction(tile=True)
 _TILES = {"row": _TILE}, {"col": _TILE}, {"row": _TILE, "col": _TILE}
 _MXFP8, _MXFP8_E5M2 = (Mode(format, row=_NEAREST) for format in (MXFP8_FORMAT, MXFP8_E5M2_FORMAT))
@@ -91,6 +92,8 @@ VARIANTS = (
     *_every("decode", Mode(row=_NEAREST), dtypes=("bfloat16",)),
     *_every("quantize_rows", Mode(row=_NEAREST), Mode(row=_STOCHASTIC)),
     *_every("quantize_columns", Mode(col=_NEAREST), Mode(col=_STOCHASTIC)),
+    *_every("quantize_columns", *(Mode(col=direction) for direction in _RHT)),
+    *_every("amax_columns", Mode(col=_RHT[0])),
     *_every("quantize_tiles", *(Mode(**tiles) for tiles in _TILES)),
     *_every("selftest", Mode(), dtypes=("float32",)),
     *_every("qdq", *(Mode(search=s, row=_NEAREST) for s in _COMMON_SEARCHES), dtypes=("bfloat16", "float16")),
