@@ -133,14 +133,24 @@ def explicit_sharding(array) -> NamedSharding | None:
     return sharding if AxisType.Explicit in sharding.mesh.axis_types else None
 
 
+def merged(array, counts: Sequence[int]) -> tuple[tuple, NamedSharding | None]:
+    """The shape of `array`, and its Explicit sharding, once so many consecutive axes each are one."""
+    ends = [sum(counts[:i]) for i in range(1, len(counts) + 1)]
+    parts = [slice(end - count, end) for count, end in zip(counts, ends, strict=True)]
+    names, sharding = explicit_axes(array), explicit_sharding(array)
+    spec = PartitionSpec(*(sum(names[part], ()) or None for part in parts))
+    shape = tuple(math.prod(array.shape[part]) for part in parts)
+    return shape, sharding and NamedSharding(sharding.mesh, spec)
+
+
 def replicate(array: jax.Array, *axes: int) -> jax.Array:
     """`array`, no longer sharded over Explicit mesh axes along `axes`."""
-    names = explicit_axes(array)
-    if not any(names[axis] for axis in axes):
+    names, sharding = explicit_axes(array), explicit_sharding(array)
+    if sharding is None or not any(names[axis] for axis in axes):
         return array
     for axis in axes:
         names[axis] = ()
-    return jax.reshard(array, NamedSharding(jax.typeof(array).sharding.mesh, PartitionSpec(*(n or None for n in names))))
+    return jax.reshard(array, NamedSharding(sharding.mesh, PartitionSpec(*(n or None for n in names))))
 
 
 def whole_blocks(array: jax.Array, axis: int, block: int) -> jax.Array:

@@ -102,12 +102,26 @@ class Recipe:
     rht: bool = False
 
     def __post_init__(self):
+        for name, spec in (("x", self.x), ("w", self.w), ("grad", self.grad)):
+            if spec is not None and not isinstance(spec, QuantSpec):
+                raise TypeError(f"{name} must be a QuantSpec such as jax_nvfp4.NVFP4, or None, got {spec!r}")
+        if self.w is None:
+            raise ValueError(
+                "a recipe quantizes w at least, as NVFP4_QAT does (NVFP4_TRAINING all three): use jnp.einsum or "
+                "jax.lax.dot_general for a product that quantizes nothing"
+            )
         if (self.x is None) != (self.grad is None):
             raise ValueError("a recipe quantizes x and grad both or neither (w alone is quantization-aware training)")
         if self.is_training and not self.w.is_tile:
             raise ValueError(
                 "a training recipe needs 16x16 blocks for w (NVFP4_2D): both directions of the weight must share codes"
             )
+        for name, spec in (("x", self.x), ("grad", self.grad)):
+            if spec is not None and spec.is_tile:
+                raise ValueError(
+                    f"{name} cannot have {spec.block} blocks: they need a multiple of {spec.block[0]} tokens and are "
+                    f"never rounded stochastically. Use {name}=NVFP4, with 16x16 blocks for w only"
+                )
         if any(s is not None and s.scale_layout != "linear" for s in (self.x, self.w, self.grad)):
             raise ValueError("a recipe uses linear scales: how a product lays them out is its own affair")
         if any(s is not None and s.scope != "tensor" for s in (self.x, self.grad)):

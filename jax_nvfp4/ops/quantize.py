@@ -74,12 +74,11 @@ def quantize_dual(
     arguments.whole_blocks(x, spec, -1)
     arguments.whole_blocks(x, col_spec, -2)
     amax = amax_of(x, spec, amax)
-    if col_amax is None and spec.scope == col_spec.scope:
-        col_amax = amax
-    col_amax = amax_of(x, col_spec, col_amax)
+    is_shared = col_amax is None and spec.scope == col_spec.scope
+    col_amax = amax if is_shared else amax_of(x, col_spec, col_amax)
     random = _random(x, (spec, col_spec), (-1, -2), key, origin)
     row_mode, col_mode = (s.mode(a, stochastic=key is not None) for s, a in ((spec, -1), (col_spec, -2)))
-    if col_amax is amax and spec.block == col_spec.block:
+    if is_shared and spec.block == col_spec.block:
         results = _quantize(x, amax, *random, mode=replace(row_mode, col=col_mode.col))
     else:
         results = [
@@ -88,6 +87,24 @@ def quantize_dual(
         ]
     row, col = (*results[:2], amax, spec, -1), (*results[2:], col_amax, col_spec, -2)
     return BlockScaled(*row), BlockScaled(*col)
+
+
+def quantize_tokens(x, spec: QuantSpec, axis: int, amax, words=None) -> BlockScaled:
+    """`quantize` of (..., T, C) whose leading axes are not batch, but part of one long axis of tokens.
+
+    Args:
+        x, spec, axis: as in `quantize`, checked.
+        amax: one for all, float32.
+        words: the key words of stochastic rounding, whose coordinates are those of (tokens, C).
+    """
+    *batch, tokens, _ = x.shape
+    random: tuple[jax.Array, ...] = ()
+    if words is not None:
+        row = jax.lax.iota(jnp.uint32, math.prod(batch)).reshape(batch) * jnp.uint32(tokens)
+        random = jnp.broadcast_to(words, (*batch, 2)), jnp.stack([row * 0, row, row * 0], axis=-1)
+    amax = jnp.broadcast_to(amax, batch)
+    codes, scales = _quantize(x, amax, *random, mode=spec.mode(axis, stochastic=words is not None))
+    return BlockScaled(codes, scales, amax, spec, axis)
 
 
 def _random(x, specs, axes, key, origin) -> tuple[jax.Array, ...]:
