@@ -9,7 +9,9 @@ compiler chooses shardings, and is a ValueError under Explicit axes, where the u
 
 from __future__ import annotations
 
+import copyreg
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -84,7 +86,7 @@ def partitioned(bind: Callable, local: Local, dims: Dims, operands: Sequence, re
     explicit = explicit_axes(operands[0])
     if any(explicit):
         return plan.shard_map(bind, local, explicit, mesh_type)
-    if not plan.is_static or not (mesh_type.empty or mesh_type.auto_axes):
+    if not plan.is_static or not (mesh_type.empty or mesh_type.auto_axes) or _is_without_devices(operands):
         return bind
     # Inside a shard_map over other axes the shapes are a shard's, whose place in the mesh is not known here.
     is_whole = not mesh_type.manual_axes
@@ -117,6 +119,19 @@ def partitioned(bind: Callable, local: Local, dims: Dims, operands: Sequence, re
         **factors,
     )
     return call
+
+
+def _is_without_devices(operands: Sequence) -> bool:
+    """Whether the program is lowered for an `AbstractMesh` that no devices stand behind, where JAX has no partition."""
+    meshes = [*(jax.typeof(a).sharding.mesh for a in operands), jax.sharding.get_abstract_mesh()]
+    mesh = next((mesh for mesh in meshes if not mesh.empty), None)
+    return mesh is not None and getattr(mesh, "abstract_device", mesh) is None
+
+
+# JAX keeps what partitions a program beside it once it is compiled, and serialize_executable pickles that with the
+# program. It is closures, which have had their use by then: they are pickled as nothing.
+if _spent := getattr(sys.modules[custom_partitioning.__module__], "_ShardingCallbackInfo", None):
+    copyreg.pickle(_spent, lambda _: (object, ()))
 
 
 def explicit_axes(array) -> list[tuple[str, ...]]:

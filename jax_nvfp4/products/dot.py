@@ -21,7 +21,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
-from jax.sharding import NamedSharding
+from jax.sharding import NamedSharding, PartitionSpec
 
 from jax_nvfp4.ops import arguments
 from jax_nvfp4.ops.amax import amax
@@ -97,7 +97,9 @@ def _dot(x, w, key, recipe: Recipe, out_sharding):
     (x_shape, x_sharding), (_, merged_sharding) = merged(x, counts), merged(y, counts)
     # Inside shard_map, the gradient of an operand that all shards share is the sum over the shards.
     tokens, w = same_varying(jax.lax.reshape(x, x_shape, out_sharding=x_sharding), w)
-    shardings = _Shardings(x_sharding, explicit_sharding(w), merged_sharding)
+    # An operand that is on no mesh is the same everywhere, and so is its cotangent.
+    everywhere = y_sharding and NamedSharding(y_sharding.mesh, PartitionSpec())
+    shardings = _Shardings(x_sharding or everywhere, explicit_sharding(w) or everywhere, merged_sharding)
     return jax.lax.reshape(_training_dot(tokens, w, key, recipe, shardings), y.shape, out_sharding=y_sharding)
 
 
