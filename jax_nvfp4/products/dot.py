@@ -104,7 +104,7 @@ def _dot(x, w, key, recipe: Recipe, out_sharding):
 
 
 def _token_axes(x, y) -> list[int]:
-    """How many consecutive axes of x and y can be one without moving anything: all tokens, where no mesh is Explicit."""
+    """How many consecutive axes of x and y can be one and move nothing: all tokens, where no mesh is Explicit."""
     counts: list[int] = []
     for x_axes, y_axes in zip(explicit_axes(x)[:-1], explicit_axes(y)[:-1], strict=True):
         if counts and not x_axes and not y_axes:
@@ -172,7 +172,7 @@ def _rows(x, spec, scale, words=None) -> BlockScaled:
 
 
 def _columns(x, spec, scale, words=None) -> BlockScaled:
-    """Tokens (..., T, C) columnwise, in blocks of consecutive tokens: the last ones padded, all in one axis if need be."""
+    """Tokens (..., T, C) columnwise, in blocks of consecutive tokens: in one axis, where T does not hold whole ones."""
     block = spec.facts.block
     if x.ndim > 2 and x.shape[-2] % block != 0:
         x = replicate(x, *range(x.ndim - 1))

@@ -45,8 +45,8 @@ def block_scaled_matmul(a: BlockScaled, b: BlockScaled, dtype) -> jax.Array:
         raise TypeError(f"dtype must be one of {', '.join(FLOAT_DTYPES)}, got {jnp.dtype(dtype).name}")
     if a.shape[:-2] != b.shape[:-2] or a.shape[-1] != b.shape[-1]:
         raise ValueError(
-            f"expected a of shape (..., R, C) and b of shape (..., S, C) with the same leading axes and C, got {a.shape} "
-            f"and {b.shape}: use jax.vmap where only one of them has a leading axis"
+            f"expected a of shape (..., R, C) and b of shape (..., S, C) with the same leading axes and C, got "
+            f"{a.shape} and {b.shape}: use jax.vmap where only one of them has a leading axis"
         )
     batch = tuple(range(a.ndim - 2))
     contracted = ((a.ndim - 1,), (b.ndim - 1,))

@@ -333,9 +333,9 @@ SECOND_ORDER = {
     "of the other operand": lambda f, x, w: jax.grad(lambda w: (jax.grad(f)(x, w) ** 2).sum())(w),
     "jvp of a gradient": lambda f, x, w: jax.jvp(lambda x: jax.grad(f)(x, w), (x,), (x,)),
     "with respect to dy": lambda f, x, w: jax.grad(lambda s: jax.grad(lambda x: s * f(x, w))(x).sum())(2.0),
-    "under jit and vmap": lambda f, x, w: jax.jit(
-        jax.vmap(jax.grad(lambda x: (jax.grad(f)(x, w) ** 2).sum()))
-    )(jnp.stack([x, x])),
+    "under jit and vmap": lambda f, x, w: jax.jit(jax.vmap(jax.grad(lambda x: (jax.grad(f)(x, w) ** 2).sum())))(
+        jnp.stack([x, x])
+    ),
     "rematerialized": lambda f, x, w: jax.grad(lambda x: (jax.grad(jax.checkpoint(f))(x, w) ** 2).sum())(x),
 }
 
