@@ -17,6 +17,7 @@ from jax_nvfp4.products.matmul import block_scaled_matmul
 from jax_nvfp4.sharding import max_over
 from jax_nvfp4.spec import (
     MXFP8,
+    MXFP8_TRAINING,
     NVFP4,
     NVFP4_2D,
     NVFP4_QAT,
@@ -32,6 +33,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "MXFP8",
+    "MXFP8_TRAINING",
     "NVFP4",
     "NVFP4_2D",
     "NVFP4_QAT",

@@ -9,8 +9,10 @@ compiler chooses shardings, and is a ValueError under Explicit axes, where the u
 
 from __future__ import annotations
 
+import copyreg
 import math
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import jax
@@ -32,7 +34,7 @@ class Dims:
 
     Attributes:
         operands, results: per array, the names of its trailing dimensions, separated by blanks ("m k"); every
-            axis before them is batch. A dimension named "_" is never sharded.
+            axis before them is batch, and may be cut anywhere.
         blocks: for each name, how many consecutive elements of the first operand cannot be separated.
             A name that is absent is never sharded.
     """
@@ -40,15 +42,6 @@ class Dims:
     operands: tuple[str, ...]
     results: tuple[str, ...]
     blocks: dict[str, int] = field(default_factory=dict)
-
-    def names(self, which: str, batch_rank: int) -> list[list[str]]:
-        """Every dimension of every operand or result by name, batch axes included."""
-        batch = [f"b{i}" for i in range(batch_rank)]
-        return [batch + trailing.split() for trailing in getattr(self, which)]
-
-    def block(self, name: str) -> int | None:
-        """How many elements of the first operand stay together along `name`; None if all of them do."""
-        return 1 if name.startswith("b") else self.blocks.get(name)
 
 
 def max_over(amax: jax.Array, axis_names: Sequence[str]) -> jax.Array:
@@ -105,44 +98,112 @@ def partitioned(bind: Callable, local: Local, dims: Dims, operands: Sequence, re
     """
     plan = _Plan(dims, [tuple(a.shape) for a in operands], [tuple(a.shape) for a in results])
     mesh_type = jax.typeof(operands[0]).sharding.mesh
-    explicit = plan.explicit_axes(operands[0])
-    if explicit:
+    explicit = explicit_axes(operands[0])
+    if any(explicit):
         return plan.shard_map(bind, local, explicit, mesh_type)
-    if not plan.is_static or not (mesh_type.empty or mesh_type.auto_axes):
+    if not plan.is_static or not (mesh_type.empty or mesh_type.auto_axes) or _is_without_devices(operands):
         return bind
-    call = custom_partitioning(lambda *arrays: bind(*arrays))
+    # Inside a shard_map over other axes the shapes are a shard's, whose place in the mesh is not known here.
+    is_whole = not mesh_type.manual_axes
+
+    def split(mesh, operand_shapes):
+        first = operand_shapes[0]
+        if mesh.empty:
+            known = next(a.sharding for a in operand_shapes if a.sharding is not None)
+            mesh = Mesh(np.array(list(known.devices_indices_map(()))), ("devices",))
+        axes = {}
+        if is_whole and first.sharding is not None:
+            axes = plan.whole_block_axes(_mesh_axes(first.sharding, len(first.shape), mesh), mesh.shape)
+        return mesh, axes, [tuple(NamedSharding(mesh, spec) for spec in specs) for specs in plan.specs(axes)]
 
     def partition(mesh, operand_shapes, result_shapes):
-        del result_shapes
-        sharding = operand_shapes[0].sharding
-        if mesh.empty:
-            mesh = Mesh(np.array(list(sharding.device_set)), ("devices",))
-        # Inside a shard_map over other axes the shapes are a shard's, whose place in the mesh is not known here.
-        is_whole = not mesh_type.manual_axes
-        axes = plan.whole_block_axes(_mesh_axes(sharding, operand_shapes[0].shape, mesh), mesh) if is_whole else {}
-        named = [tuple(NamedSharding(mesh, spec) for spec in specs) for specs in plan.specs(axes)]
-        return mesh, lambda *arrays: tuple(local(bind, arrays, axes)), named[1], named[0]
+        mesh, axes, (operand_shardings, result_shardings) = split(mesh, operand_shapes)
+        return mesh, lambda *arrays: tuple(local(bind, arrays, axes)), result_shardings, operand_shardings
+
+    def infer(mesh, operand_shapes, result_shapes):  # the rule of GSPMD, where a user has switched Shardy off
+        return split(mesh, operand_shapes)[2][1]
 
     rule, factors, replicated = plan.shardy_rule()
+    call = custom_partitioning(lambda *arrays: bind(*arrays))
     call.def_partition(
-        partition, sharding_rule=rule, need_replication_factors=replicated, decode_shardings=False, **factors
+        partition,
+        infer_sharding_from_operands=infer,
+        sharding_rule=rule,
+        need_replication_factors=replicated,
+        decode_shardings=False,
+        **factors,
     )
     return call
+
+
+def _is_without_devices(operands: Sequence) -> bool:
+    """Whether the program is lowered for an `AbstractMesh` that no devices stand behind, where JAX has no partition."""
+    meshes = [*(jax.typeof(a).sharding.mesh for a in operands), jax.sharding.get_abstract_mesh()]
+    mesh = next((mesh for mesh in meshes if not mesh.empty), None)
+    return mesh is not None and getattr(mesh, "abstract_device", mesh) is None
+
+
+# JAX keeps what partitions a program beside it once it is compiled, and serialize_executable pickles that with the
+# program. It is closures, which have had their use by then: they are pickled as nothing.
+if _spent := getattr(sys.modules[custom_partitioning.__module__], "_ShardingCallbackInfo", None):
+    copyreg.pickle(_spent, lambda _: (object, ()))
+
+
+def explicit_axes(array) -> list[tuple[str, ...]]:
+    """The Explicit mesh axes that shard each dimension of `array`, by its type."""
+    sharding = jax.typeof(array).sharding
+    is_explicit = dict(zip(sharding.mesh.axis_names, sharding.mesh.axis_types, strict=True))
+    entries = (*sharding.spec, *(None,) * (array.ndim - len(sharding.spec)))
+    return [tuple(a for a in _as_tuple(entry) if is_explicit[a] == AxisType.Explicit) for entry in entries]
+
+
+def explicit_sharding(array) -> NamedSharding | None:
+    """The sharding in the type of `array` on a mesh with Explicit axes, None on others."""
+    sharding = jax.typeof(array).sharding
+    return sharding if AxisType.Explicit in sharding.mesh.axis_types else None
+
+
+def merged(array, counts: Sequence[int]) -> tuple[tuple, NamedSharding | None]:
+    """The shape of `array`, and its Explicit sharding, once so many consecutive axes each are one."""
+    ends = [sum(counts[:i]) for i in range(1, len(counts) + 1)]
+    parts = [slice(end - count, end) for count, end in zip(counts, ends, strict=True)]
+    names, sharding = explicit_axes(array), explicit_sharding(array)
+    spec = PartitionSpec(*(sum(names[part], ()) or None for part in parts))
+    shape = tuple(math.prod(array.shape[part]) for part in parts)
+    return shape, sharding and NamedSharding(sharding.mesh, spec)
+
+
+def replicate(array: jax.Array, *axes: int) -> jax.Array:
+    """`array`, no longer sharded over Explicit mesh axes along `axes`."""
+    names, sharding = explicit_axes(array), explicit_sharding(array)
+    if sharding is None or not any(names[axis] for axis in axes):
+        return array
+    for axis in axes:
+        names[axis] = ()
+    return jax.reshard(array, NamedSharding(sharding.mesh, PartitionSpec(*(n or None for n in names))))
+
+
+def whole_blocks(array: jax.Array, axis: int, block: int) -> jax.Array:
+    """`array`, replicated along `axis` where shards over Explicit mesh axes would cut blocks."""
+    mesh = jax.typeof(array).sharding.mesh
+    shards = math.prod(mesh.shape[name] for name in explicit_axes(array)[axis])
+    return array if shards == 1 or array.shape[axis] % (shards * block) == 0 else replicate(array, axis)
 
 
 class _Plan:
     """The dimensions of one call, with its shapes."""
 
     def __init__(self, dims: Dims, operands: Sequence[tuple], results: Sequence[tuple]):
-        self.dims, self.shapes = dims, (operands, results)
-        batch_rank = len(operands[0]) - len(dims.operands[0].split())
-        self.names = (dims.names("operands", batch_rank), dims.names("results", batch_rank))
+        batch = [f"batch{i}" for i in range(len(operands[0]) - len(dims.operands[0].split()))]
+        self.shapes = (operands, results)
+        self.names = tuple([batch + dim.split() for dim in side] for side in (dims.operands, dims.results))
+        self.blocks = {**dims.blocks, **dict.fromkeys(batch, 1)}
         self.sizes = dict(zip(self.names[0][0], operands[0], strict=True))  # of the first operand
         self.is_static = all(isinstance(n, int) for shapes in self.shapes for shape in shapes for n in shape)
 
     def pieces(self, name: str) -> int | None:
         """How many pieces `name` can be cut into, or None where it cannot be cut."""
-        block = self.dims.block(name)
+        block = self.blocks.get(name)
         if block is None or name not in self.sizes or self.sizes[name] % block:
             return None
         pieces = self.sizes[name] // block
@@ -155,12 +216,12 @@ class _Plan:
         )
         return operands, results
 
-    def whole_block_axes(self, dim_axes: Sequence[tuple[str, ...]], mesh: Mesh) -> Axes:
+    def whole_block_axes(self, dim_axes: Sequence[tuple[str, ...]], mesh_shape: Mapping[str, int]) -> Axes:
         """The axes of the first operand's dimensions, without those that would cut a block."""
         axes = {}
         for name, names in zip(self.names[0][0], dim_axes, strict=True):
             pieces = self.pieces(name)
-            if names and pieces is not None and pieces % math.prod(mesh.shape[n] for n in names) == 0:
+            if names and pieces is not None and pieces % math.prod(mesh_shape[n] for n in names) == 0:
                 axes[name] = names
         return axes
 
@@ -189,26 +250,15 @@ class _Plan:
         factors = {name: size for name, size in factors.items() if name not in alone}
         return " -> ".join(sides), factors, tuple(replicated)
 
-    def explicit_axes(self, array) -> list[tuple[str, ...]]:
-        """The Explicit mesh axes of each dimension of `array`; empty where it has none."""
-        sharding = jax.typeof(array).sharding
-        mesh = sharding.mesh
-        is_explicit = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
-        axes = [
-            tuple(a for a in _as_tuple(entry) if is_explicit[a] == AxisType.Explicit)
-            for entry in (*sharding.spec, *(None,) * (array.ndim - len(sharding.spec)))
-        ]
-        return axes if any(axes) else []
-
     def shard_map(self, bind: Callable, local: Local, dim_axes: Sequence[tuple[str, ...]], mesh) -> Callable:
         """The operation under Explicit axes, which sharded types make known at trace time."""
-        axes = self.whole_block_axes(dim_axes, mesh)
+        axes = self.whole_block_axes(dim_axes, mesh.shape)
         for name, names in zip(self.names[0][0], dim_axes, strict=True):
             if names and name not in axes:
                 shards = math.prod(mesh.shape[n] for n in names)
                 raise ValueError(
                     f"a dimension of {self.sizes[name]} is sharded over mesh axes {names} into shards of "
-                    f"{self.sizes[name] / shards:g}, which cuts blocks of {self.dims.block(name) or self.sizes[name]}: "
+                    f"{self.sizes[name] / shards:g}, which cuts blocks of {self.blocks.get(name, self.sizes[name])}: "
                     f"replicate it first, for example with jax.reshard"
                 )
         in_specs, out_specs = self.specs(axes)
@@ -227,28 +277,26 @@ def _as_tuple(entry) -> tuple[str, ...]:
     return () if entry is None else tuple(entry) if isinstance(entry, tuple | list) else (entry,)
 
 
-def _mesh_axes(sharding, shape: tuple[int, ...], mesh: Mesh) -> list[tuple[str, ...]]:
-    """The mesh axes that shard each dimension of `shape`.
+def _mesh_axes(sharding, ndim: int, mesh: Mesh) -> list[tuple[str, ...]]:
+    """The mesh axes that shard each dimension of an array of rank `ndim`.
 
     A compiler may also cut a dimension over part of an axis, which no PartitionSpec can say; such a dimension
-    counts as not sharded.
+    counts as not sharded. JAX tells slices only of sizes that divide evenly, as the number of devices always does.
     """
-    slices = sharding.devices_indices_map(shape)
+    size = mesh.size
+    slices = sharding.devices_indices_map((size,) * ndim)
 
     def start(device, dim: int) -> int:
         return slices[device][dim].start or 0
 
     result = []
-    for dim, size in enumerate(shape):
+    for dim in range(ndim):
         steps = {}
         for axis, name in enumerate(mesh.axis_names):
             if mesh.devices.shape[axis] > 1:
                 neighbour = mesh.devices[tuple(int(i == axis) for i in range(mesh.devices.ndim))]
                 steps[name] = start(neighbour, dim) - start(mesh.devices.flat[0], dim)
         names = tuple(sorted((n for n in steps if steps[n] > 0), key=steps.__getitem__, reverse=True))
-        is_named = bool(names) and size % math.prod(mesh.shape[n] for n in names) == 0
-        if is_named:
-            expected = NamedSharding(mesh, PartitionSpec(names)).devices_indices_map((size,))
-            is_named = all((expected[d][0].start or 0) == start(d, dim) for d in expected)
-        result.append(names if is_named else ())
+        expected = NamedSharding(mesh, PartitionSpec(names or None)).devices_indices_map((size,))
+        result.append(names if all((expected[d][0].start or 0) == start(d, dim) for d in expected) else ())
     return result

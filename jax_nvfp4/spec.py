@@ -204,7 +204,8 @@ class Recipe:
             quantized, or `w` alone (quantization-aware training: the weight is fake-quantized, the gradient
             straight through).
         rht: the random Hadamard transform of both operands of the weight gradient; None for none. Both must have the
-            same, so it belongs to the recipe.
+            same, so it belongs to the recipe. On in `NVFP4_TRAINING`: dataclasses.replace(NVFP4_TRAINING, rht=None)
+            leaves it out.
 
     Raises:
         ValueError: another combination.
@@ -216,12 +217,35 @@ class Recipe:
     rht: RHT | None = None
 
     def __post_init__(self):
+        for name, spec in (("x", self.x), ("w", self.w), ("grad", self.grad)):
+            if spec is not None and not isinstance(spec, QuantSpec):
+                raise TypeError(f"{name} must be a QuantSpec such as jax_nvfp4.NVFP4, or None, got {spec!r}")
+        if self.w is None:
+            raise ValueError(
+                "a recipe quantizes w at least, as NVFP4_QAT does (NVFP4_TRAINING all three): use jnp.einsum or "
+                "jax.lax.dot_general for a product that quantizes nothing"
+            )
         if (self.x is None) != (self.grad is None):
             raise ValueError("a recipe quantizes x and grad both or neither (w alone is quantization-aware training)")
-        if self.is_training and not self.w.is_tile:
+        if self.is_training and self.w.facts.has_tiles and not self.w.is_tile:
             raise ValueError(
                 "a training recipe needs 16x16 blocks for w (NVFP4_2D): both directions of the weight must share codes"
             )
+        for name, spec in (("x", self.x), ("grad", self.grad)):
+            if spec is not None and spec.is_tile:
+                raise ValueError(
+                    f"{name} cannot have {spec.block} blocks: they need a multiple of {spec.block[0]} tokens and are "
+                    f"never rounded stochastically. Use {name}=NVFP4, with 16x16 blocks for w only"
+                )
+        specs = [s for s in (self.x, self.w, self.grad) if s is not None]
+        if len({s.format for s in specs}) > 1:
+            raise ValueError(f"a recipe has one format, got {', '.join(s.format for s in specs)}")
+        if any(s.rht is not None for s in specs):
+            raise ValueError(
+                "both operands of the weight gradient share one transform: give it to the recipe, rht=RHT()"
+            )
+        if self.grad is not None and self.grad.four_over_six is not None:
+            raise ValueError("gradients are rounded stochastically, which four-over-six is not: use grad=NVFP4")
         if any(s is not None and s.scale_layout != "linear" for s in (self.x, self.w, self.grad)):
             raise ValueError("a recipe uses linear scales: how a product lays them out is its own affair")
         if any(s is not None and s.scope != "tensor" for s in (self.x, self.grad)):
@@ -230,6 +254,8 @@ class Recipe:
             raise ValueError(f"rht must be a jax_nvfp4.RHT or None, got {self.rht!r}")
         if self.rht is not None and not self.is_training:
             raise ValueError("rht belongs to the weight gradient of a training recipe: leave it out")
+        if self.rht is not None and not self.w.facts.has_amax:
+            raise ValueError(f"rht belongs to NVFP4, got a recipe of format {self.w.format!r}: leave it out")
 
     def both_ways(self, operand: Literal["x", "grad"]) -> tuple[QuantSpec, QuantSpec]:
         """The specs of an operand of a training recipe as it is quantized along its rows, and along its columns."""
@@ -244,5 +270,6 @@ class Recipe:
         return self.x is not None
 
 
-NVFP4_TRAINING = Recipe(x=NVFP4, w=NVFP4_2D, grad=NVFP4)
+NVFP4_TRAINING = Recipe(x=NVFP4, w=NVFP4_2D, grad=NVFP4, rht=RHT())
 NVFP4_QAT = Recipe(x=None, w=NVFP4, grad=None)
+MXFP8_TRAINING = Recipe(x=MXFP8, w=MXFP8, grad=MXFP8)

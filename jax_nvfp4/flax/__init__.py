@@ -5,12 +5,13 @@ This file holds what both share and needs no Flax.
 
 from __future__ import annotations
 
-import math
+from functools import partial
 from importlib import metadata
 
 import jax
 
 from jax_nvfp4.products.dot import dot
+from jax_nvfp4.sharding import explicit_sharding, merged
 from jax_nvfp4.spec import NVFP4_TRAINING, Recipe
 
 
@@ -36,7 +37,7 @@ def dot_general(
         precision: accepted because layers pass it, and without effect: the operands are NVFP4 and accumulation is
             in float32 at any precision.
         preferred_element_type: the result is cast to it. None means the dtype of `lhs`.
-        out_sharding: the sharding of the result on a mesh with Explicit axes.
+        out_sharding: the sharding of the result on a mesh with Explicit axes, as in `jax.lax.dot_general`.
         recipe: which operands are quantized, and how.
         key: a JAX random key makes the rounding of gradients stochastic; None rounds to nearest.
 
@@ -58,13 +59,19 @@ def dot_general(
         )
     if lhs.shape[lhs.ndim - n :] != rhs.shape[:n]:
         raise ValueError(f"the contracted axes of lhs {lhs.shape} and rhs {rhs.shape} differ in size")
-    size = math.prod(rhs.shape[:n])
-    x = lhs.reshape(*lhs.shape[: lhs.ndim - n], size)
-    w = rhs.reshape(size, math.prod(rhs.shape[n:])).T
-    y = dot(x, w, recipe, key).reshape(*x.shape[:-1], *rhs.shape[n:])
-    if preferred_element_type is not None:
-        y = y.astype(preferred_element_type)
-    return y if out_sharding is None else jax.sharding.reshard(y, out_sharding)
+    product = partial(jax.lax.dot_general, dimension_numbers=dimension_numbers, out_sharding=out_sharding)
+    y = jax.eval_shape(product, lhs, rhs)  # its type: on a mesh with Explicit axes its sharding too
+    tokens = [1] * (lhs.ndim - n)
+    x = _one_axis(lhs, [*tokens, n])
+    w = _one_axis(rhs, [n, rhs.ndim - n]).T
+    _, sharding = merged(y, [*tokens, rhs.ndim - n])
+    result = jax.lax.reshape(dot(x, w, recipe, key, out_sharding=sharding), y.shape, out_sharding=explicit_sharding(y))
+    return result if preferred_element_type is None else result.astype(preferred_element_type)
+
+
+def _one_axis(array, counts: list[int]) -> jax.Array:
+    shape, sharding = merged(array, counts)
+    return jax.lax.reshape(array, shape, out_sharding=sharding)
 
 
 def without_flax(module: str, error: Exception) -> ImportError:

@@ -36,8 +36,13 @@ class DotGeneral(nnx.Module):
         """Fork the stream "sr" of `rngs` (or its default stream); `rngs=None` rounds gradients to nearest.
 
         Raises:
+            TypeError: `rngs` is no `nnx.Rngs`, `recipe` no `Recipe`.
             ValueError: `rngs` has neither stream.
         """
+        if not isinstance(recipe, Recipe):
+            raise TypeError(f"recipe must be a Recipe such as jax_nvfp4.NVFP4_TRAINING, got {recipe!r}")
+        if rngs is not None and not isinstance(rngs, nnx.Rngs):
+            raise TypeError(f"rngs must be an nnx.Rngs such as nnx.Rngs(sr=0), or None, got {type(rngs).__name__}")
         if rngs is not None and "sr" not in rngs and "default" not in rngs:
             raise ValueError(
                 f"rngs has no stream 'sr' and no default one, only {list(rngs)}: pass nnx.Rngs(0, sr=1), "

@@ -123,6 +123,25 @@ def run(x, specs, amaxes, key=None, origin=None, *, groups=(), zero_tail: bool =
     )
 
 
+def quantize_tokens(x, spec: QuantSpec, axis: int, amax, words=None) -> BlockScaled:
+    """`quantize` of (..., T, C) whose leading axes are not batch, but part of one long axis of tokens.
+
+    Args:
+        x, spec, axis: as in `quantize`, checked.
+        amax: one for all, float32; None for formats without one.
+        words: the key words of stochastic rounding, whose coordinates are those of (tokens, C).
+    """
+    *batch, tokens, _ = x.shape
+    random: tuple[jax.Array, ...] = ()
+    if words is not None:
+        row = jax.lax.iota(jnp.uint32, math.prod(batch)).reshape(batch) * jnp.uint32(tokens)
+        random = jnp.broadcast_to(words, (*batch, 2)), jnp.stack([row * 0, row, row * 0], axis=-1)
+    amax = None if amax is None else jnp.broadcast_to(amax, batch)
+    given = () if amax is None else (amax,)
+    codes, scales = _quantize(x, *given, *random, mode=spec.mode(axis, stochastic=words is not None))
+    return BlockScaled(codes, scales, amax, spec, axis)
+
+
 def _random(x, specs, key, origin) -> tuple[jax.Array, ...]:
     """The operands of a call that rounds stochastically: the seed and the origin of each matrix; none without a key."""
     if key is None:

@@ -63,7 +63,8 @@ def grouped_dot(
     sizes = arguments.group_sizes(group_sizes, x)
     if sizes.shape[0] != w.shape[0]:
         raise ValueError(f"w {w.shape} has {w.shape[0]} experts, group_sizes {sizes.shape} has {sizes.shape[0]} groups")
-    arguments.whole_blocks(w, recipe.w, -1, "w")
+    for axis in (-2, -1) if recipe.is_training else (-1,):
+        arguments.whole_blocks(w, recipe.w, axis, "w")
     if key is not None:
         arguments.check_key(key)
     return _grouped_dot(x, w, sizes, key, recipe, groups_are_padded)
@@ -105,30 +106,35 @@ def _training(x, w, sizes, key, recipe: Recipe, groups_are_padded: bool):
 
 
 def _training_fwd(x, w, sizes, key, recipe: Recipe, groups_are_padded: bool):
-    padded, padded_sizes = _padded(x, sizes, groups_are_padded)
+    padded, padded_sizes = _padded(x, sizes, recipe.w.facts.block, groups_are_padded)
     row, col = recipe.both_ways("x")
     x_row, x_col = grouped_quantize_dual(padded, padded_sizes, row, col_spec=col)
     w_row, w_col = quantize_dual(w, recipe.w)
     x_col, w_col = checkpoint_name((x_col, w_col), RESIDUAL_NAME)
-    y = _unpadded(grouped_matmul(x_row, w_row, padded_sizes, x.dtype), sizes, x.shape[0], groups_are_padded)
+    y = _unpadded(
+        grouped_matmul(x_row, w_row, padded_sizes, x.dtype), sizes, x.shape[0], recipe.w.facts.block, groups_are_padded
+    )
     return y, _Residuals(x_col, w_col, sizes, key)
 
 
 def _training_bwd(recipe: Recipe, groups_are_padded: bool, residuals: _Residuals, dy):
     x, w, sizes, key = residuals
-    padded, padded_sizes = _padded(dy, sizes, groups_are_padded)
+    padded, padded_sizes = _padded(dy, sizes, recipe.w.facts.block, groups_are_padded)
     row, col = recipe.both_ways("grad")
+    key = key if row.facts.has_amax else None
     dy_row, dy_col = grouped_quantize_dual(padded, padded_sizes, row, col_spec=col, key=key)
-    dx = _unpadded(grouped_matmul(dy_row, w.T, padded_sizes, dy.dtype), sizes, dy.shape[0], groups_are_padded)
+    dx = _unpadded(
+        grouped_matmul(dy_row, w.T, padded_sizes, dy.dtype), sizes, dy.shape[0], recipe.w.facts.block, groups_are_padded
+    )
     return dx, grouped_matmul(dy_col.T, x.T, padded_sizes, dy.dtype), None, None
 
 
 _training.defvjp(_training_fwd, _training_bwd)
 
 
-def _padded(x, sizes, groups_are_padded: bool):
-    return (x, sizes) if groups_are_padded else pad_groups(x, sizes)
+def _padded(x, sizes, block: int, groups_are_padded: bool):
+    return (x, sizes) if groups_are_padded else pad_groups(x, sizes, block)
 
 
-def _unpadded(y, sizes, rows: int, groups_are_padded: bool):
-    return y if groups_are_padded else unpad_groups(y, sizes, rows)
+def _unpadded(y, sizes, rows: int, block: int, groups_are_padded: bool):
+    return y if groups_are_padded else unpad_groups(y, sizes, rows, block)

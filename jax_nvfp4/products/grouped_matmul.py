@@ -17,7 +17,8 @@ import jax.numpy as jnp
 
 from jax_nvfp4.ops import arguments
 from jax_nvfp4.ops.dequantize import decode
-from jax_nvfp4.products.matmul import tensor_scale
+from jax_nvfp4.products.matmul import alpha
+from jax_nvfp4.spec import MXFP8
 from jax_nvfp4.tensor import BlockScaled
 
 
@@ -61,36 +62,35 @@ def grouped_matmul(a, b, group_sizes, dtype=None) -> jax.Array:
     if is_rows and sizes.shape[0] != b.shape[0]:
         raise ValueError(f"b {b.shape} has {b.shape[0]} matrices, group_sizes {sizes.shape[0]} groups")
     values = [decode(t) if isinstance(t, BlockScaled) else t for t in (a, b)]
-    alpha = jnp.ones(sizes.shape, jnp.float32)
-    for t in (a, b):
-        if isinstance(t, BlockScaled):
-            alpha = alpha * tensor_scale(t)
+    scales = [(t.amax, t.spec) for t in (a, b) if isinstance(t, BlockScaled) and t.amax is not None]
+    first, second = alpha(*(scales + [(jnp.float32(1), MXFP8)] * (2 - len(scales))))
+    factors = jnp.broadcast_to(first, sizes.shape), jnp.broadcast_to(second, sizes.shape)
     product = _rows if is_rows else _contraction
-    return product(values[0], values[1], sizes, alpha).astype(dtype)
+    return product(values[0], values[1], sizes, factors).astype(dtype)
 
 
-def _rows(a, b, sizes, alpha):
+def _rows(a, b, sizes, factors):
     ends = jnp.cumsum(sizes)
     row = jnp.arange(a.shape[0])[:, None]
 
     def group(y, of_group):
-        w, start, end, scale = of_group
-        product = jnp.einsum("pk,nk->pn", a, w, preferred_element_type=jnp.float32) * scale
+        w, start, end, (first, second) = of_group
+        product = jnp.einsum("pk,nk->pn", a, w, preferred_element_type=jnp.float32) * first * second
         return jnp.where((row >= start) & (row < end), product, y), None
 
     start = jnp.zeros((a.shape[0], b.shape[1]), jnp.float32)
-    return jax.lax.scan(group, start, (b, ends - sizes, ends, alpha))[0]
+    return jax.lax.scan(group, start, (b, ends - sizes, ends, factors))[0]
 
 
-def _contraction(a, b, sizes, alpha):
+def _contraction(a, b, sizes, factors):
     ends = jnp.cumsum(sizes)
     column = jnp.arange(a.shape[1])
 
     def group(of_group):
-        start, end, scale = of_group
+        start, end, (first, second) = of_group
         inside = (column >= start) & (column < end)
         left, right = (jnp.where(inside, t, jnp.zeros((), t.dtype)) for t in (a, b))
-        return jnp.einsum("np,kp->nk", left, right, preferred_element_type=jnp.float32) * scale
+        return jnp.einsum("np,kp->nk", left, right, preferred_element_type=jnp.float32) * first * second
 
-    products = jax.lax.map(group, (ends - sizes, ends, alpha))
+    products = jax.lax.map(group, (ends - sizes, ends, factors))
     return jnp.where((sizes > 0)[:, None, None], products, 0)

@@ -204,6 +204,18 @@ def test_rngs_without_a_stream():
         DotGeneral(rngs=nnx.Rngs(params=0))
 
 
+@pytest.mark.parametrize("rngs", [0, jax.random.key(0)], ids=["seed", "key"])
+def test_rngs_that_are_none(rngs):
+    """A seed or a key where nnx.Rngs is meant: TypeErrors about `in` and `fork`."""
+    with pytest.raises(TypeError, match=r"rngs must be an nnx\.Rngs such as nnx\.Rngs\(sr=0\), or None, got "):
+        DotGeneral(rngs=rngs)
+
+
+def test_recipe_that_is_none():
+    with pytest.raises(TypeError, match="recipe must be a Recipe such as jax_nvfp4.NVFP4_TRAINING"):
+        DotGeneral(nnx.Rngs(0))
+
+
 @pytest.mark.parametrize("module", ["jax_nvfp4.flax.nnx", "jax_nvfp4.flax.linen"])
 def test_without_flax(monkeypatch, module):
     monkeypatch.setitem(sys.modules, "flax", None)
