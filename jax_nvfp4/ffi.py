@@ -123,6 +123,11 @@ def missing(platform: str, target: str) -> str:
     return f"jax_nvfp4 cannot use its {platform} library: {why.reason}. Fix: {why.fix}"
 
 
+def is_without_kernel(error: Exception) -> bool:
+    """Whether a call failed because the CUDA library has no kernel for its mode and dtype (`ffi/cuda/device.cc`)."""
+    return any(f"jax_nvfp4 {words} " in str(error) for words in ("has no kernel", "was built without"))
+
+
 def register(target: str) -> None:
     """Make the handlers of one custom call known to JAX, for every platform whose library has one."""
     TARGETS.append(target)
