@@ -2,7 +2,8 @@
 
 A thread holds pieces of 16 bytes, neighbouring lanes neighbouring pieces, so every access is one full line
 per quarter warp. The 2 (float32: 4) lanes that share a block agree on its maximum by shuffles; a tile adds
-8 rows per thread and one more shuffle. Moves 4 bytes per element (float32: 8) and is bound by that.
+8 rows per thread and one more shuffle. Four-over-six, bound by issue slots, has blocks of a thread in a loop instead,
+since waiting at the barrier costs more than its loads, which fill half a sector each. Moves 4 bytes per element (float32: 8) and is bound by that.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ THREADS = 256
 WARPS = THREADS // 32
 WORDS = 4  # per piece
 PIECES = 2  # per thread, 1x16 blocks that lanes share
-MAX_SCOPES = THREADS + 1  # rows of one block, at least two pieces, the first and the last one shared
+REPEATS = 4  # blocks of a thread that has whole ones
 HALF_WARP = 16  # lanes on one row of a tile
 
 
 def _pieces(variant) -> int:
-    """Pieces of a thread: those of a block where it has whole ones."""
+    """Pieces of a thread."""
     how = scaling.of(variant)
     if variant.mode.row.tile:
         return how.block // 2
-    return how.block // (WORDS * operand.per_word(variant.dtype)) if how.whole_blocks else PIECES
+    return how.block // (WORDS * operand.per_word(variant.dtype)) * REPEATS if how.whole_blocks else PIECES
 
 
 @cute.kernel
@@ -49,10 +50,12 @@ def _kernel(
     thread, _, _ = cute.arch.thread_idx()
     matrix, matrix_scope, chunk, _ = placement.dense(down)
     chunk = Uint32(Int64(chunk))  # straight from divmod it would stay signed, even as a Uint32
-    # of each scope that the CTA meets: one matrix, or with row_scope at most one row per block
-    scopes = how.scopes(MAX_SCOPES if row_scope else 1, round_trip=True)
     count = _pieces(variant)
     per_cta = THREADS * count
+    repeated = how.whole_blocks and not tile
+    # of each scope that the CTA meets: one matrix, or rows of one block, the first and the last one shared
+    max_scopes = per_cta * WORDS * operand.per_word(variant.dtype) // how.block + 1
+    scopes = how.scopes(max_scopes if row_scope else 1, round_trip=True)
 
     base = matrix * rows * row_pieces
     inside = []  # piece indices within the matrix
@@ -65,17 +68,18 @@ def _kernel(
         inside = [(row + 2 * j) * row_pieces + column for j in range(count)]
         actives = [active] * count
     else:
-        first = Int64(chunk) * per_cta + thread * (count if how.whole_blocks else 1)
-        inside = [first + j * (1 if how.whole_blocks else THREADS) for j in range(count)]
+        first = Int64(chunk) * per_cta + thread
+        inside = [first + j * THREADS for j in range(count)]
         actives = [i < rows * row_pieces for i in inside]
 
     pieces = [memory.registers(WORDS) for _ in range(count)]
-    for j in cutlass.range_constexpr(count):
-        if actives[j]:
-            cute.autovec_copy(x[(base + inside[j], None)], pieces[j])
-    per_block = count if const_expr(how.whole_blocks and not tile) else 1  # pieces of a thread that are scaled together
-    blocks = [[pieces[j + i][w] for i in range(per_block) for w in range(WORDS)] for j in range(0, count, per_block)]
+    if const_expr(not repeated):
+        for j in cutlass.range_constexpr(count):
+            if actives[j]:
+                cute.autovec_copy(x[(base + inside[j], None)], pieces[j])
+    loaded = [[pieces[j][w] for w in range(WORDS)] for j in range(count)]
 
+    first_row = Uint32(0)
     if const_expr(row_scope):
         first_row = chunk * Uint32(per_cta) // row_pieces
         last_row = (chunk * Uint32(per_cta) + Uint32(per_cta - 1)) // row_pieces
@@ -88,19 +92,33 @@ def _kernel(
 
     sharing = how.block // (WORDS * operand.per_word(variant.dtype))  # lanes that share a block
     neighbours = [1 << i for i in range(sharing.bit_length() - 1)]
-    if const_expr(tile):
-        strips = scaling.Strips(blocks, neighbours, [HALF_WARP])
-        found = [how.scale(blocks, [*neighbours, HALF_WARP], scopes, tile=strips)] * count
+    if const_expr(repeated):
+        for i in cutlass.range(REPEATS, unroll=1):
+            piece = Int64(chunk) * per_cta + (i * THREADS + thread) * sharing
+            if piece < rows * row_pieces:
+                words = memory.registers(WORDS * sharing)
+                cute.autovec_copy(_block(x, base + piece, sharing), words)
+                scope = Uint32(piece) // row_pieces - first_row if const_expr(row_scope) else 0
+                block = [words[w] for w in range(WORDS * sharing)]
+                results = how.round_trip(block, how.scale([block], [], scopes, scope))
+                memory.store(results, _block(y, base + piece, sharing))
     else:
-        found = []
-        for j in cutlass.range_constexpr(0, count, per_block):
-            scope = Uint32(inside[j]) // row_pieces - first_row if const_expr(row_scope) else 0
-            found.append(how.scale([blocks[j // per_block]], [] if how.whole_blocks else neighbours, scopes, scope))
-    for j in cutlass.range_constexpr(count):
-        if actives[j]:
-            words = how.round_trip(blocks[j // per_block], found[j // per_block])
-            first_word = j % per_block * WORDS
-            memory.store(words[first_word : first_word + WORDS], y[(base + inside[j], None)])
+        if const_expr(tile):
+            strips = scaling.Strips(loaded, neighbours, [HALF_WARP])
+            found = [how.scale(loaded, [*neighbours, HALF_WARP], scopes, tile=strips)] * count
+        else:
+            found = []
+            for j in cutlass.range_constexpr(count):
+                scope = Uint32(inside[j]) // row_pieces - first_row if const_expr(row_scope) else 0
+                found.append(how.scale([loaded[j]], neighbours, scopes, scope))
+        for j in cutlass.range_constexpr(count):
+            if actives[j]:
+                memory.store(how.round_trip(loaded[j], found[j]), y[(base + inside[j], None)])
+
+
+def _block(pieces, first, count: int):
+    """The words of `count` pieces."""
+    return cute.make_tensor(pieces[(first, None)].iterator, cute.make_layout(count * WORDS))
 
 
 @cute.jit
@@ -125,7 +143,7 @@ def launch(
         y: like x.
         batch: at least 1.
         rows: at least 1, a multiple of 16 with tiles.
-        columns: at least 16; a matrix has fewer than 2**32 - 1024 pieces of 16 bytes.
+        columns: at least 16; a matrix has fewer than 2**32 - 4096 pieces of 16 bytes.
         row_scope: 1 where each row has its own amax, else 0; never with tiles.
         emax: the largest block scale.
         variant: what to compile.

@@ -7,7 +7,7 @@ draw per block, which makes it bound by issue slots on sm_90. Every load is 16 b
 
 With linear scales a CTA takes consecutive blocks. With swizzled scales it takes `width` blocks of rows that
 share the sectors of a swizzle tile, and writes these whole, through shared memory: single bytes there cost
-12 % of the time. Scale layout, amax scope and all sizes are run-time arguments, uniform over the launch.
+12 % of the time. Four-over-six, bound by issue slots, has the blocks of a thread in a loop. Scale layout, amax scope and all sizes are run-time arguments, uniform over the launch.
 """
 
 from __future__ import annotations
@@ -51,6 +51,32 @@ class Block(NamedTuple):
     exists: Boolean
 
 
+class Grid(NamedTuple):
+    """What says where the blocks of a CTA lie, see `_kernel`."""
+
+    rows: Int32
+    columns: cute.FastDivmodDivisorV2
+    group: Int32
+    chunk: Int32
+    width_log2: Int32
+
+
+class Results(NamedTuple):
+    """Where they go.
+
+    Attributes:
+        codes: of the matrix, (blocks, words).
+        block_scales: of all matrices.
+        staged: the swizzled scales of the CTA, in shared memory; None if linear.
+        first: the blocks before the matrix.
+    """
+
+    codes: cute.Tensor
+    block_scales: cute.Tensor
+    staged: cute.Tensor | None
+    first: Int64
+
+
 @cute.kernel
 def _kernel(
     x: cute.Tensor,
@@ -80,22 +106,13 @@ def _kernel(
     first = matrix * (rows * per_row)
     x, codes = cute.domain_offset((first, 0), x), cute.domain_offset((first, 0), codes)
 
-    blocks = []
-    for i in cutlass.range_constexpr(PER_THREAD):
-        index = thread + i * THREADS
-        if const_expr(swizzled):
-            word = (group << rows_log2) + (index >> width_log2)
-            row = swizzle.row_of_word(word)
-            column = (chunk << width_log2) + (index & ((1 << width_log2) - 1))
-            blocks.append(Block(index, row, column, row * per_row + column, (row < rows) & (column < per_row)))
-        else:
-            place = group * PER_CTA + index
-            row, column = divmod(place, columns)
-            blocks.append(Block(index, row, column, place, place < rows * per_row))
+    grid = Grid(rows, columns, group, chunk, width_log2)
+    blocks = [_locate(grid, thread + i * THREADS, swizzled) for i in range(PER_THREAD)]
     words = [memory.registers(how.block // operand.per_word(dtype)) for _ in blocks]
-    for i in cutlass.range_constexpr(PER_THREAD):
-        if blocks[i].exists:
-            cute.autovec_copy(x[(Int64(blocks[i].place), None)], words[i])
+    if const_expr(not how.whole_blocks):
+        for i in cutlass.range_constexpr(PER_THREAD):
+            if blocks[i].exists:
+                cute.autovec_copy(x[(Int64(blocks[i].place), None)], words[i])
 
     first_row, _ = divmod(group * PER_CTA, columns)  # of the CTA, if linear
     if const_expr(row_scope):
@@ -109,6 +126,7 @@ def _kernel(
                 how.open_scope(scopes, i, amax, matrix_scope * rows + row, emax)
     elif thread == 0:
         how.open_scope(scopes, 0, amax, matrix_scope, emax)
+    stream, staged = None, None
     if const_expr(stochastic):
         stream = philox.shared_stream()
         if thread == THREADS - 1:
@@ -117,26 +135,16 @@ def _kernel(
 
     if const_expr(swizzled):
         staged = cute.make_tensor(cute.arch.alloc_smem(Uint8, PER_CTA, alignment=4), cute.make_layout(PER_CTA))
-    for i in cutlass.range_constexpr(PER_THREAD):
-        block = blocks[i]
-        byte = Uint32(0)
-        if block.exists:
-            scope = 0
-            if const_expr(row_scope):
-                scope = (block.index >> width_log2) if const_expr(swizzled) else block.row - first_row
-            random = None
-            if const_expr(stochastic):
-                random = philox.draw(stream, philox.ALONG_ROWS, block.column, block.row)
-            loaded = [words[i][j] for j in range(cute.size(words[i]))]
-            scale = how.scale([loaded], [], scopes, scope)
-            byte = scale.byte
-            memory.store(how.codes(loaded, scale, random), codes[(Int64(block.place), None)])
-            if const_expr(not swizzled):
-                block_scales[first + block.place] = Uint8(byte)
-        if const_expr(swizzled):
-            lane = block.index & ((1 << width_log2) - 1)
-            word = ((lane >> swizzle.COLUMNS_LOG2) << rows_log2) + (block.index >> width_log2)
-            staged[(word << swizzle.COLUMNS_LOG2) + (lane & (SWIZZLE_COLUMNS - 1))] = Uint8(byte)
+    into = Results(codes, block_scales, staged, first)
+    if const_expr(how.whole_blocks):
+        for i in cutlass.range(PER_THREAD, unroll=1):
+            block = _locate(grid, thread + i * THREADS, swizzled)
+            if block.exists:
+                cute.autovec_copy(x[(Int64(block.place), None)], words[0])
+            _quantize(block, words[0], scopes, first_row, stream, grid, into, variant)
+    else:
+        for i in cutlass.range_constexpr(PER_THREAD):
+            _quantize(blocks[i], words[i], scopes, first_row, stream, grid, into, variant)
 
     if const_expr(swizzled):
         cute.arch.sync_threads()
@@ -148,6 +156,53 @@ def _kernel(
             word = (group << rows_log2) + (thread & ((1 << rows_log2) - 1))
             first_word = swizzle.first_word(matrix, rows, per_row, word, column)
             memory.groups(block_scales, Uint32, 1)[first_word + (word & (SWIZZLE_ROWS - 1)), 0] = staged_words[thread]
+
+
+def _locate(grid: Grid, index, swizzled: bool) -> Block:
+    """Block `index` of a CTA."""
+    if swizzled:
+        word = (grid.group << (PER_CTA_LOG2 - grid.width_log2)) + (index >> grid.width_log2)
+        row = swizzle.row_of_word(word)
+        column = (grid.chunk << grid.width_log2) + (index & ((1 << grid.width_log2) - 1))
+        per_row = grid.columns.divisor
+        return Block(index, row, column, row * per_row + column, (row < grid.rows) & (column < per_row))
+    place = grid.group * PER_CTA + index
+    row, column = divmod(place, grid.columns)
+    return Block(index, row, column, place, place < grid.rows * grid.columns.divisor)
+
+
+@cute.jit
+def _quantize(
+    block: Block,
+    words: cute.Tensor,
+    scopes: cute.Tensor | None,
+    first_row: Int32,
+    stream: cute.Tensor | None,
+    grid: Grid,
+    into: Results,
+    variant: cutlass.Constexpr,
+):
+    """Quantize a block whose elements are `words`."""
+    how, row_scope, swizzled = scaling.of(variant), variant.mode.scope == Scope.ROW, variant.mode.row.swizzled
+    byte = Uint32(0)
+    if block.exists:
+        scope = 0
+        if const_expr(row_scope):
+            scope = (block.index >> grid.width_log2) if const_expr(swizzled) else block.row - first_row
+        random = None
+        if const_expr(variant.mode.row.stochastic):
+            random = philox.draw(stream, philox.ALONG_ROWS, block.column, block.row)
+        loaded = [words[j] for j in range(cute.size(words))]
+        scale = how.scale([loaded], [], scopes, scope)
+        byte = scale.byte
+        memory.store(how.codes(loaded, scale, random), into.codes[(Int64(block.place), None)])
+        if const_expr(not swizzled):
+            into.block_scales[into.first + block.place] = Uint8(byte)
+    if const_expr(swizzled):
+        lane = block.index & ((1 << grid.width_log2) - 1)
+        rows_log2 = PER_CTA_LOG2 - grid.width_log2
+        word = ((lane >> swizzle.COLUMNS_LOG2) << rows_log2) + (block.index >> grid.width_log2)
+        into.staged[(word << swizzle.COLUMNS_LOG2) + (lane & (SWIZZLE_COLUMNS - 1))] = Uint8(byte)
 
 
 @cute.jit

@@ -102,6 +102,11 @@ def round_magnitudes(products: list) -> list:
     return _round_pairs(products) if family.has_fp4_conversion() else [_round_magnitude(p) for p in products]
 
 
+def round_ordinary(products: list) -> list:
+    """`round_magnitudes` where no product reaches 7; anything where one does, or is NaN."""
+    return _round_pairs(products) if family.has_fp4_conversion() else [_round_to_grid(p) for p in products]
+
+
 def _round_pairs(products: list) -> list:
     pairs = [_round_pair(a, b) for a, b in zip(products[0::2], products[1::2], strict=True)]
     return [value for pair in pairs for value in pair]
@@ -109,7 +114,10 @@ def _round_pairs(products: list) -> list:
 
 def _round_magnitude(a):
     """The arithmetic form, for a >= 0 or NaN."""
-    a = ptx.min_number(a, Float32(E2M1_MAX))
+    return _round_to_grid(ptx.min_number(a, Float32(E2M1_MAX)))
+
+
+def _round_to_grid(a):
     # grid spacing is half the power of two at or below a, never under 1/2; 2**22 times that power has that spacing
     binade = ptx.from_bits(ptx.max_unsigned(ptx.bits(a) & Uint32(0x7F800000), Uint32(0x3F800000)))
     return ptx.fma(binade, Float32(-(2.0**22)), ptx.fma(binade, Float32(2.0**22), a))

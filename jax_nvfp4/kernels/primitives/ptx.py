@@ -67,6 +67,17 @@ def reciprocal(a):
     return _instruction(Float32, "rcp.rn.f32", a)
 
 
+def reciprocal_ordinary(a):
+    """fl(1 / a) where a and the result are normal and neither near the ends of the range; NaN of 0."""
+    return cute.arch.inline_ptx(
+        # the same without the range check: one Newton step
+        "{ .reg .f32 y, e; rcp.approx.ftz.f32 y, {$r0}; fma.rn.f32 e, {$r0}, y, 0fBF800000; neg.f32 e, e;"
+        " fma.rn.f32 {$w0}, y, e, y; }",
+        write_only_types=[Float32],
+        read_only_args=[a],
+    )
+
+
 def absolute(a):
     """|a|; an operand modifier of the instruction that uses it, so usually free."""
     return _instruction(Float32, "abs.f32", a)

@@ -161,35 +161,24 @@ class FourOverSix(Nvfp4):
 
     def scopes(self, count: int = 1, round_trip: bool = False):
         """Shared memory for what the amaxes of `count` scopes fix."""
-        return _shared_values(count, 5)
+        return _shared_values(count, len(search.Scope._fields))
 
     def open_scope(self, scopes, index, amax, scope, emax) -> None:
-        """Fill entry `index` of `scopes`: S, D, the amax, 6 * emax and its reciprocal; see `Nvfp4`."""
+        """Fill entry `index` of `scopes` with a `search.Scope`; see `Nvfp4`."""
         scale, value, largest = _global_scale(amax[scope], emax)
-        _fill(scopes, index, (scale, ptx.reciprocal(scale), value, largest, ptx.reciprocal(largest)))
+        inverse, inverse_range = ptx.reciprocal(scale), ptx.reciprocal(largest)
+        _fill(scopes, index, search.Scope(scale, inverse, value, largest, inverse_range, search.limit(value)))
 
     def scale(self, blocks, lanes, scopes, index=0, tile: Strips | None = None) -> Scale:
         """See `Nvfp4`."""
-        scale, inverse, amax, largest, inverse_range = _values(scopes, index)
-        base = ptx.mul(ptx.div(operand.shared_max(blocks, lanes, self.dtype), Float32(NVFP4_FORMAT.code_max)), scale)
-        six, four = e4m3.encode(base), e4m3.encode(ptx.mul(base, Float32(1.5)))  # which saturates
-        multipliers = [self._multiplier(byte, inverse) for byte in (six, four)]
-        units, of_scope = [e4m3.decode(six), e4m3.decode(four)], search.Scope(scale, amax, largest, inverse_range)
-        strips, errors = (blocks if tile is None else search.whole_rows(tile.rows, tile.along)), []
-        for strip in strips:
-            magnitudes = operand.widen_magnitudes(strip, self.dtype)
-            rounded = [search.round_values(magnitudes, multiplier) for multiplier in multipliers]
-            candidates = [search.Candidate(*c) for c in zip(units, multipliers, rounded, strict=True)]
-            errors.append(search.errors(magnitudes, candidates, of_scope, self.search))
-        of_six, of_four = errors[0]
-        if tile is not None:
-            of_six, of_four = (search.tile_sum(e, tile.along, tile.across) for e in zip(*errors, strict=True))
-        byte = ptx.select_less(of_four, of_six, four, six)
-        multiplier = ptx.select_less(of_four, of_six, *reversed(multipliers), Float32)
-        values = None
-        if tile is None:
-            values = [ptx.select_less(of_four, of_six, *pair, Float32) for pair in zip(*reversed(rounded), strict=True)]
-        return Scale(byte, multiplier, self.factor(byte, amax, inverse_range), values)
+        of_scope = search.Scope(*_values(scopes, index))
+        largest = operand.shared_max(blocks, lanes, self.dtype)
+        strips = blocks if tile is None else search.whole_rows(tile.rows, tile.along)
+        magnitudes = [operand.widen_magnitudes(strip, self.dtype) for strip in strips]
+        others = None if tile is None else (tile.along, tile.across)
+        choice = search.choose(magnitudes, largest, of_scope, self.search, others)
+        factor = self.factor(choice.byte, of_scope.amax, of_scope.inverse_range)
+        return Scale(choice.byte, choice.multiplier, factor, choice.values)
 
     def round_trip(self, words, scale: Scale) -> list:
         """See `Nvfp4`; the values are those of `words`."""

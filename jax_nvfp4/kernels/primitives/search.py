@@ -1,6 +1,9 @@
-"""Four-over-six: the errors of two scales of a block (section 5), in registers.
+"""Four-over-six: of two scales of a block the one with the smaller error (section 5), in registers.
 
 Errors are made of magnitudes: changing the sign of an element and of its code changes that of the difference only.
+
+Nearly all blocks are ordinary: their amax is of a usual size and no element exceeds 7 scales, so that rounding needs no
+clamp, and no reciprocal or quotient a range check. The others are computed again, step by step.
 """
 
 from __future__ import annotations
@@ -11,11 +14,14 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Uint32
 
-from jax_nvfp4.kernels.primitives import e2m1, ptx
+from jax_nvfp4.formats import E2M1_MAX
+from jax_nvfp4.kernels.primitives import e2m1, e4m3, ptx
 from jax_nvfp4.mode import Search, SearchError
 
-# Amaxes with which no product of a code, a block scale and the amax overflows, and its quotient is never subnormal.
+# Amaxes with which no product of a code, a block scale and the amax overflows, and no quotient is subnormal.
 _SMALLEST, _LARGEST = 2.0**-100, 2.0**112
+_LIMIT = 7.0  # from here on a magnitude is rounded to more than 6
+FLOAT32_MAX = 3.4028234663852886e38
 
 
 class Scope(NamedTuple):
@@ -23,52 +29,108 @@ class Scope(NamedTuple):
 
     Attributes:
         scale: S.
+        inverse: D.
         amax: G.
         range: 6 * Emax.
         inverse_range: fl(1 / range).
+        limit: what the largest scaled magnitude of an ordinary block is below; 0 if there are none.
     """
 
     scale: Float32
+    inverse: Float32
     amax: Float32
     range: Float32
     inverse_range: Float32
+    limit: Float32
 
 
-class Candidate(NamedTuple):
-    """One of the two scales.
+class Choice(NamedTuple):
+    """The scale of a block.
 
     Attributes:
-        unit: its value.
-        multiplier: what elements are multiplied by before they are rounded.
-        values: the magnitudes that they are rounded to, see `round_values`.
+        byte: as it is stored.
+        multiplier: what elements are multiplied by.
+        values: the magnitudes that they are rounded to, None of a tile.
     """
 
-    unit: Float32
+    byte: Uint32
     multiplier: Float32
-    values: list
+    values: list | None
 
 
-def round_values(magnitudes: list, multiplier) -> list:
-    """E2M1 values nearest to Float32 magnitudes times `multiplier`."""
-    return e2m1.round_magnitudes(ptx.mul_each(magnitudes, multiplier))
+def limit(amax):
+    """The limit of a scope."""
+    small = ptx.select_less(Float32(_SMALLEST), amax, Float32(_LIMIT), Float32(0.0), Float32)
+    return ptx.select_less(amax, Float32(_LARGEST), small, Float32(0.0), Float32)
 
 
-def errors(magnitudes: list, candidates: list[Candidate], scope: Scope, search: Search) -> tuple:
-    """The errors of both scales over 16 elements, step 4.
+@cute.jit
+def choose(strips, largest, scope, search: cutlass.Constexpr, tile: cutlass.Constexpr):
+    """The scale of a block.
 
     Args:
-        magnitudes: of the elements in order, Float32.
-        candidates: the scales.
-        scope: that of the elements.
+        strips: lists of 16 magnitudes in order, Float32: the block, or of a tile the rows of this lane.
+        largest: the largest magnitude of the block.
+        scope: that of the block.
         search: how errors are measured.
+        tile: the distances to the lanes that have other rows of the tile, as in `scaling.Strips`; None for a block.
     """
-    if search.fp16:
-        scaled = [ptx.mul(x, scope.scale) for x in magnitudes]
-        return tuple(_reduce(_scaled_differences(c, scaled), search) for c in candidates)
-    return _exact_errors(magnitudes, candidates, scope, search)
+    base = ptx.mul(_quotient(largest, Float32(E2M1_MAX), Float32(1 / E2M1_MAX)), scope.scale)
+    encoded = [e4m3.encode(base), e4m3.encode(ptx.mul(base, Float32(1.5)))]
+    units = [e4m3.decode(byte) for byte in encoded]
+    multipliers = [ptx.reciprocal_ordinary(ptx.mul(unit, scope.inverse)) for unit in units]
+    candidates = zip(multipliers, units, strict=True)
+    six, four = (_error(strips, *c, scope, search, tile, e2m1.round_ordinary, _divide_ordinary) for c in candidates)
+    byte = ptx.select_less(four, six, encoded[1], encoded[0])
+    multiplier = ptx.select_less(four, six, multipliers[1], multipliers[0], Float32)
+    values = None
+    if cutlass.const_expr(tile is None):
+        rounded = [_round(strips[0], multiplier, e2m1.round_ordinary) for multiplier in multipliers]
+        values = [ptx.select_less(four, six, b, a, Float32) for a, b in zip(*rounded, strict=True)]
+
+    special = Uint32(1)
+    if (ptx.mul(largest, multipliers[0]) < scope.limit) & (ptx.mul(largest, multipliers[1]) < scope.limit):
+        special = Uint32(0)
+    if cutlass.const_expr(tile is not None):
+        special = ptx.max_of_warp(special)  # as lanes exchange errors
+    if special != Uint32(0):
+        base = ptx.mul(ptx.div(largest, Float32(E2M1_MAX)), scope.scale)
+        first, second, factor = Uint32(0), Uint32(0), Float32(1.0)
+        first_multiplier, second_multiplier = Float32(0), Float32(0)
+        six, four = Float32(0), Float32(0)
+        for _ in cutlass.range(2, unroll=1):  # a loop, because the steps are long
+            first, second = second, e4m3.encode(ptx.mul(base, factor))
+            unit = e4m3.decode(second)
+            inverse = ptx.reciprocal(ptx.mul(unit, scope.inverse))
+            first_multiplier, second_multiplier = second_multiplier, ptx.min_nan(inverse, Float32(FLOAT32_MAX))
+            error = _error(strips, second_multiplier, unit, scope, search, tile, e2m1.round_magnitudes, _divide)
+            six, four = four, error
+            factor = Float32(1.5)
+        byte = ptx.select_less(four, six, second, first)
+        multiplier = ptx.select_less(four, six, second_multiplier, first_multiplier, Float32)
+        if cutlass.const_expr(tile is None):
+            values = _round(strips[0], multiplier, e2m1.round_magnitudes)
+    return Choice(byte, multiplier, values)
 
 
-def tree_sum(terms: list):
+def _round(magnitudes: list, multiplier, nearest) -> list:
+    return nearest(ptx.mul_each(magnitudes, multiplier))
+
+
+def _error(strips: list, multiplier, unit, scope: Scope, search: Search, tile, nearest, divide):
+    """The error of a scale, steps 3 and 4."""
+    errors = []
+    for strip in strips:
+        values = _round(strip, multiplier, nearest)
+        if search.fp16:
+            differences = _scaled_differences(strip, values, unit, scope)
+        else:
+            differences = _differences(strip, values, unit, scope, divide)
+        errors.append(_reduce(differences, search))
+    return errors[0] if tile is None else _tile_sum(errors, *tile)
+
+
+def _tree_sum(terms: list):
     """The sum of a power of two of them, in the order of a shuffle-down."""
     while len(terms) > 1:
         half = len(terms) // 2
@@ -96,11 +158,11 @@ def whole_rows(rows: list, along: list) -> list:
     return rows
 
 
-def tile_sum(errors, along: list, across: list):
+def _tile_sum(errors, along: list, across: list):
     """The sum of the errors of the 16 rows of a tile, in the order of the tree, of those that `whole_rows` gave."""
     for distance in along:
         errors = [ptx.add(e, cute.arch.shuffle_sync_bfly(e, distance)) for e in errors]
-    total = tree_sum(list(errors))
+    total = _tree_sum(list(errors))
     for distance in across:
         total = ptx.add(total, cute.arch.shuffle_sync_bfly(total, distance))
     return total
@@ -116,7 +178,7 @@ def _reduce(differences: list, search: Search):
     else:
         terms = [ptx.absolute(d) for d in differences]
     if search.tree and search.error != SearchError.ABS_MAX:
-        return tree_sum(terms)
+        return _tree_sum(terms)
     combine = ptx.max_nan if search.error == SearchError.ABS_MAX else ptx.add
     total = terms[0]  # 0 + t0, as no term is -0
     for term in terms[1:]:
@@ -124,39 +186,30 @@ def _reduce(differences: list, search: Search):
     return total
 
 
-def _scaled_differences(candidate: Candidate, scaled: list) -> list:
+def _scaled_differences(magnitudes: list, values: list, unit, scope: Scope) -> list:
     """What is lost, in units of the block scale; negated. The product of a code and a scale is exact."""
-    unit = ptx.mul(candidate.unit, Float32(-1.0))
-    return [ptx.fma(v, unit, x) for v, x in zip(candidate.values, scaled, strict=True)]
+    unit = ptx.mul(unit, Float32(-1.0))
+    return [ptx.fma(v, unit, ptx.mul(x, scope.scale)) for v, x in zip(values, magnitudes, strict=True)]
 
 
-@cute.jit
-def _exact_errors(magnitudes, candidates, scope, search: cutlass.Constexpr):
-    six, four = Float32(0), Float32(0)
-    if (scope.amax > Float32(_SMALLEST)) & (scope.amax < Float32(_LARGEST)):
-        six, four = (_reduce(_differences(c.unit, c.values, magnitudes, scope, _ordinary), search) for c in candidates)
-    else:
-        # a loop and rounding again, because divisions are long
-        unit, multiplier = candidates[0].unit, candidates[0].multiplier
-        for _ in cutlass.range(2, unroll=1):
-            values = round_values(magnitudes, multiplier)
-            six, four = four, _reduce(_differences(unit, values, magnitudes, scope, _any), search)
-            unit, multiplier = candidates[1].unit, candidates[1].multiplier
-    return six, four
-
-
-def _differences(unit, values: list, magnitudes: list, scope: Scope, divide) -> list:
+def _differences(magnitudes: list, values: list, unit, scope: Scope, divide) -> list:
     products = [ptx.mul(ptx.mul(v, unit), scope.amax) for v in values]
     return [ptx.subtract(divide(p, scope), x) for p, x in zip(products, magnitudes, strict=True)]
 
 
-def _any(a, scope: Scope):
-    """fl(a / range)."""
+def _divide(a, scope: Scope):
     return ptx.div(a, scope.range)
 
 
-def _ordinary(a, scope: Scope):
-    """The same: the remainder of a first quotient is exact, and with either range corrects every mantissa."""
-    quotient = ptx.mul(a, scope.inverse_range)
-    remainder = ptx.fma(quotient, ptx.mul(scope.range, Float32(-1.0)), a)
-    return ptx.fma(remainder, scope.inverse_range, quotient)
+def _divide_ordinary(a, scope: Scope):
+    return _quotient(a, scope.range, scope.inverse_range)
+
+
+def _quotient(a, divisor, inverse):
+    """fl(a / divisor) of ordinary numbers: the remainder of a first quotient is exact, and corrects it.
+
+    True of every mantissa where the divisor is 6, 6 * 256 or 6 * 448 and `inverse` its rounded reciprocal.
+    """
+    quotient = ptx.mul(a, inverse)
+    remainder = ptx.fma(quotient, ptx.mul(divisor, Float32(-1.0)), a)
+    return ptx.fma(remainder, inverse, quotient)
