@@ -109,8 +109,9 @@ def partitioned(bind: Callable, local: Local, dims: Dims, operands: Sequence, re
     def split(mesh, operand_shapes):
         first = operand_shapes[0]
         if mesh.empty:
-            known = next(a.sharding for a in operand_shapes if a.sharding is not None)
-            mesh = Mesh(np.array(list(known.devices_indices_map(()))), ("devices",))
+            known = next(a for a in operand_shapes if a.sharding is not None)
+            devices = _slices(known.sharding, len(known.shape)) if is_whole else known.sharding.device_set
+            mesh = Mesh(np.array(list(devices)), ("devices",))
         axes = {}
         if is_whole and first.sharding is not None:
             axes = plan.whole_block_axes(_mesh_axes(first.sharding, len(first.shape), mesh), mesh.shape)
@@ -277,14 +278,21 @@ def _as_tuple(entry) -> tuple[str, ...]:
     return () if entry is None else tuple(entry) if isinstance(entry, tuple | list) else (entry,)
 
 
+def _slices(sharding, ndim: int) -> dict:
+    """What each device holds of an array of rank `ndim` that is as large as there are devices, in every dimension.
+
+    JAX tells slices only of sizes that divide evenly, as that one always does.
+    """
+    return sharding.devices_indices_map((len(sharding.device_set),) * ndim)
+
+
 def _mesh_axes(sharding, ndim: int, mesh: Mesh) -> list[tuple[str, ...]]:
     """The mesh axes that shard each dimension of an array of rank `ndim`.
 
     A compiler may also cut a dimension over part of an axis, which no PartitionSpec can say; such a dimension
-    counts as not sharded. JAX tells slices only of sizes that divide evenly, as the number of devices always does.
+    counts as not sharded.
     """
-    size = mesh.size
-    slices = sharding.devices_indices_map((size,) * ndim)
+    slices = _slices(sharding, ndim)
 
     def start(device, dim: int) -> int:
         return slices[device][dim].start or 0
@@ -297,6 +305,6 @@ def _mesh_axes(sharding, ndim: int, mesh: Mesh) -> list[tuple[str, ...]]:
                 neighbour = mesh.devices[tuple(int(i == axis) for i in range(mesh.devices.ndim))]
                 steps[name] = start(neighbour, dim) - start(mesh.devices.flat[0], dim)
         names = tuple(sorted((n for n in steps if steps[n] > 0), key=steps.__getitem__, reverse=True))
-        expected = NamedSharding(mesh, PartitionSpec(names or None)).devices_indices_map((size,))
+        expected = _slices(NamedSharding(mesh, PartitionSpec(names or None)), 1)
         result.append(names if all((expected[d][0].start or 0) == start(d, dim) for d in expected) else ())
     return result

@@ -9,7 +9,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import jax_nvfp4
-from jax_nvfp4 import NVFP4, NVFP4_2D, NVFP4_QAT, NVFP4_TRAINING, QuantSpec
+from jax_nvfp4 import NVFP4, NVFP4_2D, NVFP4_QAT, NVFP4_TRAINING, QuantSpec, sharding
 from jax_nvfp4.testing import assert_same_bytes, make
 
 KEY = jax.random.key(3)
@@ -27,8 +27,8 @@ OPERATIONS = {
 }
 
 
-def uneven(x, sharding):
-    return x if sharding is None else jax.lax.with_sharding_constraint(x, sharding)
+def uneven(x, layout):
+    return x if layout is None else jax.lax.with_sharding_constraint(x, layout)
 
 
 PRODUCERS = {
@@ -61,9 +61,9 @@ def test_operations(producer, layout, make_mesh, put):
     """Several operations in one program: each has its own sharding rule, and all of them meet the uneven operand."""
     spec, shape = LAYOUTS[layout]
     mesh = make_mesh(*shape)
-    sharding = NamedSharding(mesh, PartitionSpec(*spec))
+    layout = NamedSharding(mesh, PartitionSpec(*spec))
     x = put(make("outlier", (16, 80), "float32"), mesh, *spec)
-    results = jax.jit(lambda x: [op(PRODUCERS[producer](x, sharding)) for op in OPERATIONS.values()])(x)
+    results = jax.jit(lambda x: [op(PRODUCERS[producer](x, layout)) for op in OPERATIONS.values()])(x)
     for (name, operation), result in zip(OPERATIONS.items(), results, strict=True):
         expected = on_one_device(operation, PRODUCERS[producer])
         for actual, e in zip(jax.tree.leaves(result), jax.tree.leaves(expected), strict=True):
@@ -75,11 +75,11 @@ def test_experts_that_do_not_divide(experts, make_mesh):
     """6 experts over 4 devices."""
     mesh = make_mesh(4)
     w = make("normal", (experts, 32, 64), "bfloat16")
-    sharding = NamedSharding(mesh, PartitionSpec("a"))
+    layout = NamedSharding(mesh, PartitionSpec("a"))
 
     @jax.jit
     def f(w):
-        return jax_nvfp4.quantize_dual(uneven(w, sharding), NVFP4_2D)
+        return jax_nvfp4.quantize_dual(uneven(w, layout), NVFP4_2D)
 
     for actual, e in zip(jax.tree.leaves(f(w)), jax.tree.leaves(jax_nvfp4.quantize_dual(w, NVFP4_2D)), strict=True):
         assert_same_bytes(actual, e, "codes")
@@ -147,3 +147,11 @@ def test_without_shardy(run_script):
     if jax.device_count() < 4:
         pytest.skip("needs 4 devices")
     assert run_script(GSPMD).strip().endswith("the same")
+
+
+def test_a_dimension_is_batch_by_its_place():
+    """Not by the first letter of its name: a dimension that is in no table of blocks is never cut."""
+    plan = sharding._Plan(sharding.Dims(("bias k",), ("bias k",), {"k": 16}), [(4, 32, 64)], [(4, 32, 64)])
+    assert [plan.pieces(name) for name in plan.names[0][0]] == [4, None, 4]
+    rule, factors, replicated = plan.shardy_rule()
+    assert rule.count("batch0") == 2 and "bias" not in rule
