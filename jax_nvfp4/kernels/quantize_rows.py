@@ -1,13 +1,14 @@
-"""quantize_rows: 1x16 blocks along the last axis, nearest or stochastic (contract sections 2 and 6).
+"""quantize_rows: blocks along the last axis, nearest or stochastic (contract sections 2, 5, 6 and 8).
 
 A thread takes several blocks, each 16 neighbouring elements in, 8 bytes of codes and one scale byte out, and
 loads all of them first; what a CTA needs once (position, tensor scales) is then a small part of its work.
-Moves 2.5625 bytes per element (float32: 4.5625) and is bound by that; stochastic rounding adds one Philox
-draw per block, which makes it bound by issue slots on sm_90. Every load is 16 bytes wide.
+Moves 2.5625 bytes per element (float32: 4.5625; MXFP8: 0.46875 more) and is bound by that; stochastic rounding adds one
+Philox draw per block, which makes it bound by issue slots on sm_90. Every load is 16 bytes wide.
 
 With linear scales a CTA takes consecutive blocks. With swizzled scales it takes `width` blocks of rows that
 share the sectors of a swizzle tile, and writes these whole, through shared memory: single bytes there cost
-12 % of the time. Four-over-six, bound by issue slots, has the blocks of a thread in a loop. Scale layout, amax scope and all sizes are run-time arguments, uniform over the launch.
+12 % of the time. Four-over-six, bound by issue slots, has the blocks of a thread in a loop. Scale layout, amax scope
+and all sizes are run-time arguments, uniform over the launch.
 """
 
 from __future__ import annotations
