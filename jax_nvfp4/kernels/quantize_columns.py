@@ -2,15 +2,9 @@
 
 The bytes of quantize_rows for the transpose of x, from one read of x: a CTA takes a tile of x, a thread four
 blocks of it (see primitives/strip.py), and shared memory turns codes and scales, so that the codes of 8 blocks of
-<<<<<<< HEAD
 a column leave together. Blocks may pass the random Hadamard transform first, in registers. Moves 2.5625 bytes
-per element (float32: 4.5625; MXFP8: 0.46875 more) and is bound by that; the transform and stochastic rounding
-are bound by issue slots on sm_90. Any number of columns; loads are scalar unless a multiple of 4.
-=======
-a column leave together. Moves 2.5625 bytes per element (float32: 4.5625; MXFP8: 0.46875 more) and is bound by that;
-stochastic rounding and four-over-six are bound by issue slots on sm_90. Any number of columns; loads are scalar
-unless a multiple of 4.
->>>>>>> foursix
+per element (float32: 4.5625; MXFP8: 0.46875 more) and is bound by that; the transform, stochastic rounding and
+four-over-six are bound by issue slots on sm_90. Any number of columns; loads are scalar unless a multiple of 4.
 """
 
 from __future__ import annotations
