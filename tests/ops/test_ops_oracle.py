@@ -27,7 +27,9 @@ SPECS = [
     (case.spec, *case.axes)
     for case in CASES
     if case.verb == "quantize" and not (case.is_dual or case.is_stochastic or case.is_swizzled)
+    if case.spec.facts.has_amax and case.spec.rht is None and case.spec.scope != "group"
 ]
+"""Every spec and axis of an operand that can be given its amax, one for all directions and groups."""
 
 
 def name(value):
@@ -65,13 +67,13 @@ def test_equals_oracle_on_large_shapes(case, shape, dtype):
 
 @pytest.mark.parametrize("case", CASES, ids=name)
 def test_jit_equals_eager(case):
-    x = jnp.asarray(make("block_spread", (160, 144), "bfloat16"))
+    x = jnp.asarray(make("block_spread", (160, 160), "bfloat16"))
     for jitted, eager in zip(jax.jit(case.run)(x), case.run(x), strict=True):
         assert_same_bytes(jitted, eager, case.name)
 
 
 @pytest.mark.parametrize("case", CASES, ids=name)
-@pytest.mark.parametrize("shape", [(0, 16), (16, 0), (0, 32, 16), (2, 0, 48)], ids=name)
+@pytest.mark.parametrize("shape", [(0, 32), (32, 0), (0, 32, 32), (2, 0, 96)], ids=name)
 def test_empty_operands_give_empty_results(case, shape):
     check(case, np.zeros(shape, np.float32))
 
@@ -93,7 +95,7 @@ def test_any_shape(case, batch, blocks, family, dtype):
 @given(case=st.sampled_from(CASES), dtype=st.sampled_from(FLOAT_DTYPES), data=st.binary(min_size=2048, max_size=2048))
 def test_any_bits(case, dtype, data):
     dtype = np.dtype(dtype)
-    check(case, np.frombuffer(data, dtype)[:512].reshape(16, 32))
+    check(case, np.resize(np.frombuffer(data, dtype), (32, 32)))
 
 
 @settings(max_examples=100, deadline=None)
