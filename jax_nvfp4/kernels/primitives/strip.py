@@ -1,7 +1,7 @@
 """The shape of kernels with blocks along the rows: a CTA has a tile of 8 strips by 128 columns.
 
-A strip is the rows of a block, 16 or 32. Each warp takes one; each thread four neighbouring columns of it, which are four blocks,
-so that a warp reads whole rows of the tile with accesses of 8 bytes per thread (float32: 16).
+A strip is the rows of a block, 16 or 32. Each warp takes one; each thread four neighbouring columns of it, which are
+four blocks, so that a warp reads whole rows of the tile with accesses of 8 bytes per thread (float32: 16).
 """
 
 from __future__ import annotations
