@@ -2,9 +2,9 @@
 
 A thread holds pieces of 16 bytes, neighbouring lanes neighbouring pieces, so every access is one full line
 per quarter warp. The 2 (float32: 4) lanes that share a block agree on its maximum by shuffles; a tile adds
-8 rows per thread and one more shuffle. Four-over-six, bound by issue slots, has blocks of a thread in a loop
-instead, since waiting at the barrier costs more than its loads, which fill half a sector each. Moves 4 bytes per
-element (float32: 8) and is bound by that.
+8 rows per thread and one more shuffle. Four-over-six, bound by issue slots, has blocks of a thread in a loop instead,
+since waiting at the barrier costs more than its loads, which fill half a sector each. Moves 4 bytes per element
+(float32: 8) and is bound by that.
 """
 
 from __future__ import annotations

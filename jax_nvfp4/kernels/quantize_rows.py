@@ -27,8 +27,8 @@ from jax_nvfp4.kernels.primitives import memory, operand, philox, placement, sca
 from jax_nvfp4.mode import Scope
 
 THREADS = 256
-PER_THREAD = 2  # blocks, at least: a CTA then has whole words of swizzled scales
-PER_CTA = THREADS * PER_THREAD
+LOOPING_THREADS = 128  # where they have their blocks in a loop
+PER_CTA = 512  # blocks: whole words of swizzled scales
 PER_CTA_LOG2 = PER_CTA.bit_length() - 1
 NARROWEST = PER_CTA_LOG2 - swizzle.ROWS_LOG2  # log2 of width: a CTA stays within the rows of a swizzle tile
 WIDEST = PER_CTA_LOG2 - 3  # it has at least the 8 rows that share sectors
@@ -98,6 +98,8 @@ def _kernel(
     how, dtype = scaling.of(variant), variant.dtype
     row_scope, swizzled = variant.mode.scope == Scope.ROW, variant.mode.row.swizzled
     stochastic = variant.mode.row.stochastic
+    threads = _threads(variant)
+    per_thread = PER_CTA // threads
     thread, _, _ = cute.arch.thread_idx()
     per_row = columns.divisor
     rows_log2 = PER_CTA_LOG2 - width_log2  # rows of the CTA, if swizzled
@@ -108,10 +110,10 @@ def _kernel(
     x, codes = cute.domain_offset((first, 0), x), cute.domain_offset((first, 0), codes)
 
     grid = Grid(rows, columns, group, chunk, width_log2)
-    blocks = [_locate(grid, thread + i * THREADS, swizzled) for i in range(PER_THREAD)]
+    blocks = [_locate(grid, thread + i * threads, swizzled) for i in range(per_thread)]
     words = [memory.registers(how.block // operand.per_word(dtype)) for _ in blocks]
     if const_expr(not how.whole_blocks):
-        for i in cutlass.range_constexpr(PER_THREAD):
+        for i in cutlass.range_constexpr(per_thread):
             if blocks[i].exists:
                 cute.autovec_copy(x[(Int64(blocks[i].place), None)], words[i])
 
@@ -119,7 +121,7 @@ def _kernel(
     if const_expr(row_scope):
         last_row, _ = divmod(group * PER_CTA + PER_CTA - 1, columns)
         count = (1 << rows_log2) if const_expr(swizzled) else last_row - first_row + 1
-        for i in cutlass.range(thread, count, THREADS, unroll=1):
+        for i in cutlass.range(thread, count, threads, unroll=1):
             row = first_row + i
             if const_expr(swizzled):
                 row = swizzle.row_of_word((group << rows_log2) + i)
@@ -130,7 +132,7 @@ def _kernel(
     stream, staged = None, None
     if const_expr(stochastic):
         stream = philox.shared_stream()
-        if thread == THREADS - 1:
+        if thread == threads - 1:
             philox.open_stream(stream, seed, origin, matrix_scope)
     cute.arch.sync_threads()
 
@@ -138,13 +140,13 @@ def _kernel(
         staged = cute.make_tensor(cute.arch.alloc_smem(Uint8, PER_CTA, alignment=4), cute.make_layout(PER_CTA))
     into = Results(codes, block_scales, staged, first)
     if const_expr(how.whole_blocks):
-        for i in cutlass.range(PER_THREAD, unroll=1):
-            block = _locate(grid, thread + i * THREADS, swizzled)
+        for i in cutlass.range(per_thread, unroll=1):
+            block = _locate(grid, thread + i * threads, swizzled)
             if block.exists:
                 cute.autovec_copy(x[(Int64(block.place), None)], words[0])
             _quantize(block, words[0], scopes, first_row, stream, grid, into, variant)
     else:
-        for i in cutlass.range_constexpr(PER_THREAD):
+        for i in cutlass.range_constexpr(per_thread):
             _quantize(blocks[i], words[i], scopes, first_row, stream, grid, into, variant)
 
     if const_expr(swizzled):
@@ -157,6 +159,10 @@ def _kernel(
             word = (group << rows_log2) + (thread & ((1 << rows_log2) - 1))
             first_word = swizzle.first_word(matrix, rows, per_row, word, column)
             memory.groups(block_scales, Uint32, 1)[first_word + (word & (SWIZZLE_ROWS - 1)), 0] = staged_words[thread]
+
+
+def _threads(variant) -> int:
+    return LOOPING_THREADS if scaling.of(variant).whole_blocks else THREADS
 
 
 def _locate(grid: Grid, index, swizzled: bool) -> Block:
@@ -271,7 +277,7 @@ def launch(
                     width_log2,
                     emax,
                     replace(variant, mode=replace(variant.mode, scope=scope, row=row)),
-                ).launch(grid=[batch * across * down, 1, 1], block=[THREADS, 1, 1], stream=stream)
+                ).launch(grid=[batch * across * down, 1, 1], block=[_threads(variant), 1, 1], stream=stream)
 
 
 def arguments(variant) -> tuple:

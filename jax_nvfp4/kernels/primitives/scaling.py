@@ -174,9 +174,8 @@ class FourOverSix(Nvfp4):
         of_scope = search.Scope(*_values(scopes, index))
         largest = operand.shared_max(blocks, lanes, self.dtype)
         strips = blocks if tile is None else search.whole_rows(tile.rows, tile.along)
-        magnitudes = [operand.widen_magnitudes(strip, self.dtype) for strip in strips]
         others = None if tile is None else (tile.along, tile.across)
-        choice = search.choose(magnitudes, largest, of_scope, self.search, others)
+        choice = search.choose(strips, largest, of_scope, self.dtype, self.search, others)
         factor = self.factor(choice.byte, of_scope.amax, of_scope.inverse_range)
         return Scale(choice.byte, choice.multiplier, factor, choice.values)
 

@@ -15,7 +15,7 @@ import cutlass.cute as cute
 from cutlass import Float32, Uint32
 
 from jax_nvfp4.formats import E2M1_MAX
-from jax_nvfp4.kernels.primitives import e2m1, e4m3, ptx
+from jax_nvfp4.kernels.primitives import e2m1, e4m3, operand, ptx
 from jax_nvfp4.mode import Search, SearchError
 
 # Amaxes with which no product of a code, a block scale and the amax overflows, and no quotient is subnormal.
@@ -65,13 +65,14 @@ def limit(amax):
 
 
 @cute.jit
-def choose(strips, largest, scope, search: cutlass.Constexpr, tile: cutlass.Constexpr):
+def choose(strips, largest, scope, dtype: cutlass.Constexpr, search: cutlass.Constexpr, tile: cutlass.Constexpr):
     """The scale of a block.
 
     Args:
-        strips: lists of 16 magnitudes in order, Float32: the block, or of a tile the rows of this lane.
+        strips: the words of 16 elements in order, see `operand`: of the block, or of a tile the rows of this lane.
         largest: the largest magnitude of the block.
         scope: that of the block.
+        dtype: name of the float dtype of the elements.
         search: how errors are measured.
         tile: the distances to the lanes that have other rows of the tile, as in `scaling.Strips`; None for a block.
     """
@@ -79,13 +80,14 @@ def choose(strips, largest, scope, search: cutlass.Constexpr, tile: cutlass.Cons
     encoded = [e4m3.encode(base), e4m3.encode(ptx.mul(base, Float32(1.5)))]
     units = [e4m3.decode(byte) for byte in encoded]
     multipliers = [ptx.reciprocal_ordinary(ptx.mul(unit, scope.inverse)) for unit in units]
-    candidates = zip(multipliers, units, strict=True)
-    six, four = (_error(strips, *c, scope, search, tile, e2m1.round_ordinary, _divide_ordinary) for c in candidates)
+    candidates = list(zip(multipliers, units, strict=True))
+    six, four = _errors(strips, candidates, dtype, scope, search, tile, e2m1.round_ordinary, _divide_ordinary)
     byte = ptx.select_less(four, six, encoded[1], encoded[0])
     multiplier = ptx.select_less(four, six, multipliers[1], multipliers[0], Float32)
     values = None
     if cutlass.const_expr(tile is None):
-        rounded = [_round(strips[0], multiplier, e2m1.round_ordinary) for multiplier in multipliers]
+        magnitudes = operand.widen_magnitudes(strips[0], dtype)
+        rounded = [_round(magnitudes, multiplier, e2m1.round_ordinary) for multiplier in multipliers]
         values = [ptx.select_less(four, six, b, a, Float32) for a, b in zip(*rounded, strict=True)]
 
     special = Uint32(1)
@@ -103,13 +105,14 @@ def choose(strips, largest, scope, search: cutlass.Constexpr, tile: cutlass.Cons
             unit = e4m3.decode(second)
             inverse = ptx.reciprocal(ptx.mul(unit, scope.inverse))
             first_multiplier, second_multiplier = second_multiplier, ptx.min_nan(inverse, Float32(FLOAT32_MAX))
-            error = _error(strips, second_multiplier, unit, scope, search, tile, e2m1.round_magnitudes, _divide)
+            one = [(second_multiplier, unit)]
+            (error,) = _errors(strips, one, dtype, scope, search, tile, e2m1.round_magnitudes, _divide)
             six, four = four, error
             factor = Float32(1.5)
         byte = ptx.select_less(four, six, second, first)
         multiplier = ptx.select_less(four, six, second_multiplier, first_multiplier, Float32)
         if cutlass.const_expr(tile is None):
-            values = _round(strips[0], multiplier, e2m1.round_magnitudes)
+            values = _round(magnitudes, multiplier, e2m1.round_magnitudes)
     return Choice(byte, multiplier, values)
 
 
@@ -117,17 +120,45 @@ def _round(magnitudes: list, multiplier, nearest) -> list:
     return nearest(ptx.mul_each(magnitudes, multiplier))
 
 
-def _error(strips: list, multiplier, unit, scope: Scope, search: Search, tile, nearest, divide):
+def _error(strip: list, multiplier, unit, scope: Scope, search: Search, nearest, divide):
     """The error of a scale, steps 3 and 4."""
-    errors = []
-    for strip in strips:
-        values = _round(strip, multiplier, nearest)
-        if search.fp16:
-            differences = _scaled_differences(strip, values, unit, scope)
-        else:
-            differences = _differences(strip, values, unit, scope, divide)
-        errors.append(_reduce(differences, search))
-    return errors[0] if tile is None else _tile_sum(errors, *tile)
+    values = _round(strip, multiplier, nearest)
+    if search.fp16:
+        return _reduce(_scaled_differences(strip, values, unit, scope), search)
+    return _reduce(_differences(strip, values, unit, scope, divide), search)
+
+
+@cute.jit
+def _errors(
+    strips,
+    candidates,
+    dtype: cutlass.Constexpr,
+    scope,
+    search: cutlass.Constexpr,
+    tile: cutlass.Constexpr,
+    nearest: cutlass.Constexpr,
+    divide: cutlass.Constexpr,
+):
+    """The errors of scales; a candidate is a multiplier and the value of a scale."""
+    if cutlass.const_expr(tile is None):
+        errors = _strip_errors(strips[0], candidates, dtype, scope, search, nearest, divide)
+    else:
+        # a loop, because the numbers of several strips at once take too many registers
+        by_strip = [[Float32(0) for _ in strips] for _ in candidates]
+        for _ in cutlass.range(len(strips), unroll=1):
+            by_strip = _append(by_strip, _strip_errors(strips[0], candidates, dtype, scope, search, nearest, divide))
+            strips = strips[1:] + strips[:1]
+        errors = [_tile_sum(e, *tile) for e in by_strip]
+    return errors
+
+
+def _append(lists: list, items: list) -> list:
+    return [[*rest[1:], item] for rest, item in zip(lists, items, strict=True)]
+
+
+def _strip_errors(words: list, candidates: list, dtype: str, scope: Scope, search: Search, nearest, divide) -> list:
+    magnitudes = operand.widen_magnitudes(words, dtype)
+    return [_error(magnitudes, *c, scope, search, nearest, divide) for c in candidates]
 
 
 def _tree_sum(terms: list):
