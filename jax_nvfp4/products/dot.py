@@ -92,7 +92,7 @@ def _dot(x, w, key, recipe: Recipe, out_sharding):
     if not recipe.is_training:
         contracted = (((x.ndim - 1,), (1,)), ((), ()))
         product = partial(jax.lax.dot_general, preferred_element_type=jnp.float32, out_sharding=y_sharding)
-        return product(x, _fake_quantized(w, recipe.w), contracted).astype(x.dtype)
+        return product(x, qdq(_whole(w, recipe.w), recipe.w), contracted).astype(x.dtype)
     counts = _token_axes(x, y)
     (x_shape, x_sharding), (_, merged_sharding) = merged(x, counts), merged(y, counts)
     # Inside shard_map, the gradient of an operand that all shards share is the sum over the shards.
@@ -184,11 +184,6 @@ def _whole(w, spec) -> jax.Array:
     """`w`, no block of `spec` cut by an Explicit mesh axis."""
     rows, columns = spec.block
     return whole_blocks(whole_blocks(w, -1, columns), -2, rows)
-
-
-def _fake_quantized(w, spec) -> jax.Array:
-    y, sharding = qdq(_whole(w, spec), spec), explicit_sharding(w)
-    return y if sharding is None else jax.reshard(y, sharding)
 
 
 def _amax(x) -> jax.Array:
