@@ -235,6 +235,11 @@ def test_several_feature_axes(spec, make_mesh):
     expected = jax.grad(loss, argnums=(0, 1))(x, w, dot_general)
     with jax.set_mesh(mesh):
         operands = jax.device_put(x, NamedSharding(mesh, P())), jax.device_put(w, NamedSharding(mesh, spec))
+        plain, ours = (
+            jax.eval_shape(lambda x, w, product=product: product(x, w, dims), *operands)
+            for product in (jax.lax.dot_general, dot_general)
+        )
+        assert ours.sharding == plain.sharding
         for product in (jax.lax.dot_general, dot_general):
             results = jax.jit(jax.grad(loss, argnums=(0, 1)), static_argnums=(2, 3))(*operands, product, P())
             for actual, operand in zip(results, operands, strict=True):
