@@ -94,7 +94,9 @@ def _dot(x, w, key, recipe: Recipe, out_sharding):
     if not recipe.is_training:
         contracted = (((x.ndim - 1,), (1,)), ((), ()))
         product = partial(jax.lax.dot_general, preferred_element_type=jnp.float32, out_sharding=y_sharding)
-        return product(x, _fake_quantized(w, recipe.w), contracted).astype(x.dtype)
+        rows, columns = recipe.w.block
+        whole = whole_blocks(whole_blocks(w, -1, columns), -2, rows)
+        return product(x, qdq(whole, recipe.w), contracted).astype(x.dtype)
     counts = _token_axes(x, y)
     (x_shape, x_sharding), (_, merged_sharding) = merged(x, counts), merged(y, counts)
     # Inside shard_map, the gradient of an operand that all shards share is the sum over the shards.
@@ -191,14 +193,8 @@ def _columns(x, spec, scale, words=None) -> BlockScaled:
 
 
 def _whole(w, spec) -> jax.Array:
-    """`w`, no block of `spec` cut by an Explicit mesh axis."""
-    rows, columns = spec.block
-    return whole_blocks(whole_blocks(w, -1, columns), -2, rows)
-
-
-def _fake_quantized(w, spec) -> jax.Array:
-    y, sharding = qdq(_whole(w, spec), spec), explicit_sharding(w)
-    return y if sharding is None else jax.reshard(y, sharding)
+    """`w`, no block of `spec` along either axis cut by an Explicit mesh axis."""
+    return whole_blocks(whole_blocks(w, -1, spec.facts.block), -2, spec.facts.block)
 
 
 def _amax(x, spec) -> jax.Array | None:
