@@ -16,7 +16,7 @@ import pytest
 
 import jax_nvfp4
 from jax_nvfp4 import NVFP4, NVFP4_2D, ffi, oracle
-from jax_nvfp4.mode import Direction, Mode
+from jax_nvfp4.mode import Mode
 from jax_nvfp4.testing import CASES, Case, arrays, assert_same_bytes, make, random_key
 from jax_nvfp4.testing.cases import COL, DUAL
 

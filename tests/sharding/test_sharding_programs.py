@@ -42,7 +42,7 @@ def test_abstract_mesh(size, kind):
     assert "nvfp4_quantize" in lowered.as_text() and "CustomSPMDPartitioning" not in lowered.as_text()
     with jax.sharding.use_abstract_mesh(mesh):
         w = jax.ShapeDtypeStruct((32, 64), jnp.float32)
-        assert "nvfp4_decode" in jax.jit(step).trace(x, w).lower(lowering_platforms=("cuda",)).as_text()
+        assert "nvfp4_decode" in jax.jit(step).trace(x, w).lower(lowering_platforms=("cpu",)).as_text()
 
 
 def test_exported_from_an_abstract_mesh(make_mesh, put):

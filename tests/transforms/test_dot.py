@@ -1,6 +1,7 @@
 """`dot`: accuracy, keys, what it keeps for the backward pass, shapes (docs/numerics.md sections 8, 11 and 12)."""
 
 import collections
+import dataclasses
 import re
 
 import jax
@@ -9,10 +10,11 @@ import numpy as np
 import pytest
 
 import jax_nvfp4
-from jax_nvfp4 import NVFP4_2D, NVFP4_QAT, NVFP4_TRAINING, Recipe, oracle
+from jax_nvfp4 import NVFP4, NVFP4_2D, NVFP4_QAT, NVFP4_TRAINING, RHT, Recipe, oracle
 from jax_nvfp4.testing import assert_same_bytes, make, sqnr
 
 DTYPES = ["bfloat16", "float16", "float32"]
+NVFP4_RHT = dataclasses.replace(NVFP4, rht=RHT())
 X, W, DY = (make("normal", shape, "float32", seed) for seed, shape in enumerate([(256, 384), (128, 384), (256, 128)]))
 
 
@@ -51,7 +53,7 @@ def test_products_of_the_restored_operands():
     for actual, expected in (
         (y, restored(X) @ w.T),
         (dx, restored(DY, key=words) @ w),
-        (dw, restored(DY, axis=-2, key=words).T @ restored(X, axis=-2)),
+        (dw, restored(DY, spec=NVFP4_RHT, axis=-2, key=words).T @ restored(X, spec=NVFP4_RHT, axis=-2)),
     ):
         assert sqnr(actual, expected) > 100
 
@@ -174,7 +176,7 @@ def test_zero_operands():
 
 
 def test_recipe_of_your_own():
-    recipe = Recipe(x=NVFP4_TRAINING.x, w=NVFP4_TRAINING.w, grad=NVFP4_TRAINING.grad)
+    recipe = Recipe(x=NVFP4, w=NVFP4_2D, grad=NVFP4, rht=RHT())
     assert recipe == NVFP4_TRAINING and hash(recipe) == hash(NVFP4_TRAINING)
     with jax.default_matmul_precision("highest"):
         y = jax_nvfp4.dot(X, W, Recipe(None, NVFP4_2D, None))
@@ -221,6 +223,9 @@ def test_inference_quantizes_rows_only():
 
 def test_training_quantizes_each_operand_once_a_direction():
     calls = custom_calls(lambda *operands: products(*operands, key=jax.random.key(0)), X, W, DY)
+    assert calls == {"amax": 5, "quantize": 5, "decode": 6}  # with the transform, x and dy have an amax each way
+    recipe = dataclasses.replace(NVFP4_TRAINING, rht=None)
+    calls = custom_calls(lambda *operands: products(*operands, recipe, jax.random.key(0)), X, W, DY)
     assert calls == {"amax": 3, "quantize": 5, "decode": 6}
 
 
@@ -271,8 +276,9 @@ def test_alpha_has_the_roundings_of_the_plain_product():
     from jax_nvfp4.products.matmul import alpha, tensor_scale
 
     a, b = (jnp.asarray(np.exp2(make("uniform", (4096, 1), "float32", i))[:, 0]) for i in (0, 1))
-    first, second = jax.jit(alpha)(a, b)
-    assert_same_bytes(first * second, jax.jit(lambda a, b: tensor_scale(a) * tensor_scale(b))(a, b), "alpha")
+    first, second = jax.jit(lambda a, b: alpha((a, NVFP4), (b, NVFP4)))(a, b)
+    plain = jax.jit(lambda a, b: tensor_scale(a, NVFP4) * tensor_scale(b, NVFP4))
+    assert_same_bytes(first * second, plain(a, b), "alpha")
 
 
 def test_key_is_used_once():
@@ -298,7 +304,9 @@ def test_both_directions_share_one_draw(tokens):
     _, dx, dw = products(x, W, dy, key=key)
     assert sqnr(dx, restored(dy, key=words) @ restored(W, spec=NVFP4_2D)) > 100
     pad = ((0, -tokens % 16), (0, 0))
-    columns = restored(np.pad(dy, pad), axis=-2, key=words).T @ restored(np.pad(x, pad), axis=-2)
+    columns = restored(np.pad(dy, pad), spec=NVFP4_RHT, axis=-2, key=words).T @ restored(
+        np.pad(x, pad), spec=NVFP4_RHT, axis=-2
+    )
     assert sqnr(dw, columns) > 100
 
 
