@@ -16,7 +16,7 @@ import pytest
 
 import jax_nvfp4
 from jax_nvfp4 import NVFP4, NVFP4_2D, ffi, oracle
-from jax_nvfp4.mode import Mode
+from jax_nvfp4.mode import Mode, Scope
 from jax_nvfp4.testing import CASES, Case, arrays, assert_same_bytes, make, random_key
 from jax_nvfp4.testing.cases import COL, DUAL
 
@@ -178,10 +178,19 @@ def test_more_matrices_than_a_grid_has_rows():
             assert_same_bytes(result, wanted, "quantize")
 
 
+def run_where_there_is_a_kernel(case, x):
+    """Whatever of the table this build has."""
+    try:
+        jax.block_until_ready(jax.jit(case.run)(x))
+    except jax.errors.JaxRuntimeError as error:
+        if not ffi.is_without_kernel(error):
+            raise
+
+
 def test_nothing_is_compiled_at_run_time():
     """The library is all there is: neither the DSL nor anything it could compile with is loaded by any operation."""
     for case in CASES:
-        jax.block_until_ready(case.run(jnp.asarray(make("normal", (48, 64), "float32"))))
+        run_where_there_is_a_kernel(case, jnp.asarray(make("normal", (64, 64), "float32")))
     assert not [name for name in sys.modules if name.split(".")[0] in ("cutlass", "triton", "numba")]
     maps = Path("/proc/self/maps").read_text()
     assert "libjax_nvfp4_cuda" in maps
@@ -214,7 +223,7 @@ def test_every_device_from_its_own_thread():
 
 def test_a_mode_without_a_kernel_says_where_to_add_one():
     call = jax.ffi.ffi_call("nvfp4_amax", jax.ShapeDtypeStruct((2,), jnp.float32))
-    mode = Mode(scope="group", row=None, col=None).attribute()
+    mode = Mode(scope=Scope.GROUP).attribute()
     with pytest.raises(jax.errors.JaxRuntimeError, match="no kernel amax for F32 .* kernels/variants.py"):
         jax.block_until_ready(
             jax.jit(lambda x, sizes: call(x, sizes, mode=mode))(jnp.ones((32, 64)), jnp.array([16, 16], jnp.int32))
@@ -237,13 +246,16 @@ def test_the_library_names_its_families():
     assert b"sm_90a" in families()
 
 
-ODD_SIZES = """
-import jax, numpy as np
+ODD_SIZES = f"""
+import jax
+from jax_nvfp4 import ffi
 from jax_nvfp4.testing import CASES, make
-for shape in [(33, 48), (48, 33), (208, 336), (3, 16, 144)]:
+{inspect.getsource(run_where_there_is_a_kernel)}
+for shape in [(33, 48), (48, 33), (208, 336), (3, 16, 144), (96, 160)]:
     for dtype in ("bfloat16", "float16", "float32"):
-        cases = [case for case in CASES if case.fits(shape)]
-        jax.block_until_ready(jax.jit(lambda x: [case.run(x) for case in cases])(make("block_spread", shape, dtype)))
+        for case in CASES:
+            if case.fits(shape):
+                run_where_there_is_a_kernel(case, make("block_spread", shape, dtype))
 print("ran")
 """
 
