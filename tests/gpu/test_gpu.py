@@ -225,7 +225,7 @@ def test_every_device_from_its_own_thread():
 def test_a_mode_without_a_kernel_says_where_to_add_one():
     call = jax.ffi.ffi_call("nvfp4_amax", jax.ShapeDtypeStruct((2,), jnp.float32))
     mode = Mode(scope=Scope.GROUP).attribute()
-    with pytest.raises(jax.errors.JaxRuntimeError, match="no kernel amax for F32 .* kernels/variants.py"):
+    with pytest.raises(jax.errors.JaxRuntimeError, match="no kernel amax for F32 .*kernels/variants.py"):
         jax.block_until_ready(
             jax.jit(lambda x, sizes: call(x, sizes, mode=mode))(jnp.ones((32, 64)), jnp.array([16, 16], jnp.int32))
         )
