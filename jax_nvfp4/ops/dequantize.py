@@ -80,8 +80,9 @@ def _dequantize_groups(t: BlockScaled, codes, scales, dtype: str) -> jax.Array:
     """Every block is a row of its own, with the amax of its group; capacity has amax 0."""
     *batch, rows, blocks = scales.shape
     ends = jnp.cumsum(t.group_sizes, axis=-1)[..., None, :]
-    packed = jnp.arange(rows) if t.axis == -1 else jnp.arange(blocks) * t.spec.facts.block
-    group = jnp.sum(packed[:, None] >= ends, axis=-1)
+    count, step = (rows, 1) if t.axis == -1 else (blocks, t.spec.facts.block)
+    packed = jnp.arange(count, dtype=jnp.int32) * step
+    group = jnp.sum(packed[:, None] >= ends, axis=-1, dtype=jnp.int32)
     amax = jnp.concatenate([t.amax, jnp.zeros((*batch, 1), jnp.float32)], axis=-1)
     of_packed = jnp.take_along_axis(amax, group, axis=-1)
     of_block = jnp.broadcast_to(of_packed[..., :, None] if t.axis == -1 else of_packed[..., None, :], scales.shape)

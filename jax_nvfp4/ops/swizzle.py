@@ -92,10 +92,10 @@ def unswizzle_group_scales(scales, shape: tuple[int, int], group_blocks) -> jax.
         (..., R, C), the columns after the last group as they lie in a region of their own.
     """
     *batch, rows, columns = scales.shape
-    row, column = jnp.arange(shape[0])[:, None], jnp.arange(shape[1])
+    row, column = jnp.arange(shape[0], dtype=jnp.int32)[:, None], jnp.arange(shape[1], dtype=jnp.int32)
     ends = jnp.cumsum(group_blocks, axis=-1)
     bounds = jnp.concatenate([jnp.zeros_like(ends[..., :1]), ends, jnp.full_like(ends[..., :1], columns)], axis=-1)
-    region = jnp.sum(column[:, None] >= ends[..., None, :], axis=-1)
+    region = jnp.sum(column[:, None] >= ends[..., None, :], axis=-1, dtype=jnp.int32)
     first, end = (jnp.take_along_axis(bounds, region + i, axis=-1)[..., None, :] for i in (0, 1))
     tile = row // SWIZZLE_ROWS * ((end - first) // SWIZZLE_COLUMNS) + (column - first) // SWIZZLE_COLUMNS
     inside = row % SWIZZLE_LANES * (SWIZZLE_ROWS // SWIZZLE_LANES) + row % SWIZZLE_ROWS // SWIZZLE_LANES

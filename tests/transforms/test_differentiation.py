@@ -119,4 +119,4 @@ def test_a_leak_is_noticed(checking_leaks):
         return kept[0].sum()
 
     with pytest.raises(Exception, match="Leaked"), checking_leaks():
-        jax.eval_shape(jax.grad(f), jnp.ones((16, 16)))
+        jax.eval_shape(jax.grad(f), jnp.ones((16, 16), jnp.float32))
