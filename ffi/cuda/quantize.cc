@@ -1,4 +1,5 @@
-// nvfp4_quantize on CUDA: tiles in one launch, whatever the directions; 1x16 blocks in one launch per direction.
+// nvfp4_quantize on CUDA: tiles in one launch, whatever the directions, and so both directions of MXFP8; other blocks in
+// one launch per direction.
 #include "kernels.h"
 
 namespace jax_nvfp4::cuda {
@@ -42,10 +43,19 @@ ffi::Error QuantizeColumns(cudaStream_t stream, const Call& call) {
                                  mode.col.rht, mode.emax);
 }
 
+ffi::Error QuantizeMxfp8Dual(cudaStream_t stream, const Call& call) {
+  const Mode& mode = call.mode;
+  return launch_quantize_mxfp8_dual(stream, call.dtype, mode, Flat(call, Role::kX), Flat(call, Role::kRowCodes),
+                                    Flat(call, Role::kRowScales), Flat(call, Role::kColCodes),
+                                    Flat(call, Role::kColScales), call.batch, call.rows, call.cols, mode.row.swizzled,
+                                    mode.col.swizzled);
+}
+
 ffi::Error RunQuantize(cudaStream_t stream, const Call& call) {
   ffi::Error error = CheckSize(call);
   if (error.failure() || call.size() == 0) return error;
   if (call.mode.tile()) return QuantizeTiles(stream, call);
+  if (call.mode.dual() && !call.mode.facts().has_amax) return QuantizeMxfp8Dual(stream, call);
   if (call.mode.row.present) error = QuantizeRows(stream, call);
   if (error.success() && call.mode.col.present) error = QuantizeColumns(stream, call);
   return error;

@@ -72,6 +72,10 @@ def _along_rows(mode: Mode) -> Mode:
     return replace(mode, row=None, col=mode.row)
 
 
+def _along_both(mode: Mode) -> Mode:
+    return replace(mode, col=mode.row)
+
+
 _RHT = tuple(Direction(stochastic=s, rht=0) for s in (False, True))
 _NEAREST, _STOCHASTIC, _TILE = Direction(), Direction(stochastic=True), Direction(tile=True)
 _TILES = {"row": _TILE}, {"col": _TILE}, {"row": _TILE, "col": _TILE}
@@ -103,6 +107,7 @@ VARIANTS = (
     *_every("qdq", *_MXFP8_ROUNDINGS, dtypes=("bfloat16",)),
     *_every("quantize_rows", *_MXFP8_ROUNDINGS, dtypes=("bfloat16",)),
     *_every("quantize_columns", *map(_along_rows, _MXFP8_ROUNDINGS), dtypes=("bfloat16",)),
+    *_every("quantize_mxfp8_dual", *map(_along_both, _MXFP8_ROUNDINGS), dtypes=("bfloat16",)),
 )
 """What every build holds."""
 
@@ -120,6 +125,7 @@ _OTHER_MXFP8 = (
     *_every("qdq", *_BOTH_ROUNDINGS),
     *_every("quantize_rows", *_BOTH_ROUNDINGS),
     *_every("quantize_columns", *map(_along_rows, _BOTH_ROUNDINGS)),
+    *_every("quantize_mxfp8_dual", *map(_along_both, _BOTH_ROUNDINGS)),
 )
 
 OPTIONAL = tuple(variant for variant in (*_FOUR_OVER_SIX, *_OTHER_MXFP8) if variant not in VARIANTS)

@@ -68,11 +68,35 @@ def store_two_tiles(
         row, half = thread // 2, thread % 2
         column = first_column + half * SWIZZLE_COLUMNS
         if (first_row + row < rows) & (column < columns):
-            word = words[row, half]
-            first = (matrix * rows + first_row + row) * columns + column
-            if columns & (SWIZZLE_COLUMNS - 1) == 0:
-                memory.groups(scales, Uint32, 1)[first >> COLUMNS_LOG2, 0] = word
-            else:
-                for i in cutlass.range_constexpr(SWIZZLE_COLUMNS):
-                    if column + i < columns:
-                        scales[first + i] = Uint8(word >> Uint32(8 * i))
+            _store_word(words[row, half], scales, (matrix * rows + first_row + row) * columns, column, columns)
+
+
+@cute.jit
+def _store_word(word: Uint32, scales: cute.Tensor, row: Int64, column: Int32, columns: Int32):
+    """Write as many of the four linear scales in a word as there are from `column` on; `row` is where theirs starts."""
+    if columns & (SWIZZLE_COLUMNS - 1) == 0:
+        memory.groups(scales, Uint32, 1)[(row + column) >> COLUMNS_LOG2, 0] = word
+    else:
+        for i in cutlass.range_constexpr(SWIZZLE_COLUMNS):
+            if column + i < columns:
+                scales[row + column + i] = Uint8(word >> Uint32(8 * i))
+
+
+@cute.jit
+def store_tile(
+    words: cute.Tensor,
+    scales: cute.Tensor,
+    matrix: Int64,
+    rows: Int32,
+    columns: Int32,
+    first_row: Int32,
+    first_column: Int32,
+    swizzled: Int32,
+    thread: Int32,
+):
+    """`store_two_tiles` for one: 128 words of four columns, with 128 threads."""
+    if swizzled != 0:
+        tile = first_word(matrix, rows, columns, first_row, first_column)
+        memory.groups(scales, Uint32, 1)[tile + thread, 0] = words[row_of_word(thread)]
+    elif first_row + thread < rows:
+        _store_word(words[thread], scales, (matrix * rows + first_row + thread) * columns, first_column, columns)
