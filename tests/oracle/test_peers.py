@@ -1,4 +1,4 @@
-"""Element codes, packing and swizzle against the libraries that serve and train with these formats.
+"""Element codes, packing, swizzle and MXFP8 against the libraries that serve and train with these formats.
 
 Runs only where the extra `parity` is installed, as CI does.
 """
@@ -6,8 +6,11 @@ Runs only where the extra `parity` is installed, as CI does.
 import numpy as np
 import pytest
 
+import jax_nvfp4
+from jax_nvfp4 import MXFP8, oracle
 from jax_nvfp4.oracle import e2m1, swizzle_scales, unswizzle_scales
 from jax_nvfp4.testing import assert_same_bytes, make
+from jax_nvfp4.testing.cases import MX_FLOOR, MX_SWIZZLED
 
 torch, *_ = map(pytest.importorskip, ("torch", "torchao", "compressed_tensors"))
 
@@ -50,3 +53,38 @@ def test_compressed_tensors_packing():
     assert_same_bytes(e2m1.pack(codes), packed, "packed")
     unpacked = helpers.unpack_fp4_from_uint8(torch.from_numpy(packed), *codes.shape, dtype=torch.float32).numpy()
     assert_same_bytes(e2m1.decode(e2m1.unpack(packed)), unpacked, "unpacked")
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("spec", [MXFP8, MX_FLOOR, MX_SWIZZLED], ids=["rceil", "floor", "rceil_swizzled"])
+def test_torchao_to_mx(spec, dtype):
+    """On blocks whose scale is normal and finite: torchao 0.18 is wrong on others (docs/numerics.md section 8)."""
+    families = ("normal", "uniform", "block_spread", "zeros", "outlier", "ties", "order_sensitive", "dtype_max", "huge")
+    x = np.concatenate([make(family, (96, 512), dtype) for family in families])
+    if dtype == "bfloat16":
+        every = np.resize(np.arange(0x0480, 0x7F80, dtype=np.uint16), 1 << 15).view(dtype)
+        alone = np.zeros((every.size, 32), dtype)
+        alone[np.arange(every.size), np.arange(every.size) % 32] = every
+        x = np.concatenate([x, alone.reshape(-1, 512)])
+    check_to_mx(x, spec)
+    check_to_mx(np.ascontiguousarray(x.T), spec)
+
+
+def check_to_mx(x, spec):
+    """Rows against theirs, columns against theirs of the transpose; the oracle and the operation."""
+    from torchao.prototype.mx_formats import mx_tensor
+
+    given = torch.from_numpy(x.view(np.int16)).view(torch.bfloat16) if x.dtype != np.float32 else torch.from_numpy(x)
+    rounding = mx_tensor.ScaleCalculationMode[spec.scale_rounding.upper()]
+    swizzled = spec.scale_layout == "swizzled"
+    scales, codes = mx_tensor.to_mx(given, torch.float8_e4m3fn, 32, rounding, is_swizzled_scales=swizzled)
+    transposed = np.ascontiguousarray(x.T)
+    for q in (
+        oracle.quantize(x, spec),
+        jax_nvfp4.quantize(x, spec),
+        jax_nvfp4.quantize_dual(x, spec)[0],
+        jax_nvfp4.quantize_dual(transposed, spec)[1],
+    ):
+        for what, ours, theirs in (("codes", q.codes, codes), ("scales", q.scales, scales)):
+            theirs = theirs.view(torch.uint8).numpy().reshape(ours.shape)
+            assert_same_bytes(np.asarray(ours).view(np.uint8), theirs, what)
