@@ -24,13 +24,13 @@ import jax
 import jax.numpy as jnp
 from table import MEASURED, Measured
 
-from jax_nvfp4.formats import FLOAT_DTYPES, NVFP4_FORMAT
+from jax_nvfp4.formats import FLOAT_DTYPES, MXFP8_FORMAT
 
 Shape = tuple[int, int]
 
 # DeepSeek-V3's two expert shapes, four times those, and one matrix of 2^27 elements.
 SHAPES: tuple[Shape, ...] = ((16384, 8192), (7168, 2048), (2048, 7168), (28672, 8192), (8192, 28672))
-SMALL: Shape = (NVFP4_FORMAT.block, 1024 // NVFP4_FORMAT.block)
+SMALL: Shape = (MXFP8_FORMAT.block, 1024 // MXFP8_FORMAT.block)
 CHECKED: Shape = (32, 64)
 
 
@@ -57,7 +57,7 @@ CHECK = Effort(rounds=1, cold_bytes=0, copies=1, program_seconds=0, small_calls=
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _chained(function: Callable, sets: list) -> list:
+def chained(function: Callable, sets: list) -> list:
     """`function` of one set of operands after the other. XLA drops results that nobody gets, so all are returned."""
     results: list = [None]
     for operands in sets:
@@ -66,13 +66,13 @@ def _chained(function: Callable, sets: list) -> list:
     return results
 
 
-def _timer(function: Callable, sets: list, effort: Effort) -> Callable[[], float]:
+def cold_timer(function: Callable, sets: list, effort: Effort) -> Callable[[], float]:
     """Seconds of one application of `function`."""
 
     def seconds(programs: int) -> float:
         start = time.perf_counter()
         for _ in range(programs):
-            results = _chained(function, sets)
+            results = chained(function, sets)
         jax.block_until_ready(results)
         return (time.perf_counter() - start) / (programs * len(sets))
 
@@ -88,17 +88,17 @@ def measure_shape(
     x_bytes = shape[0] * shape[1] * jnp.dtype(dtype).itemsize
     keys = jax.random.split(jax.random.key(0), max(effort.copies, -(-effort.cold_bytes // x_bytes)))
     xs = [jax.jit(jax.random.normal, static_argnums=(1, 2))(key, shape, dtype) for key in keys]
-    copy = _timer(jnp.copy, [(x,) for x in xs], effort)
+    copy = cold_timer(jnp.copy, [(x,) for x in xs], effort)
 
     copy_rate, results = 0.0, {}
     for measured in table:
         sets = [measured.operands(x) for x in xs]
         xla_versions = measured.xla
-        timers = {"call": _timer(measured.call, sets, effort), "copy": copy}
-        timers |= {style: _timer(f, sets, effort) for style, f in xla_versions.items()}
+        timers = {"call": cold_timer(measured.call, sets, effort), "copy": copy}
+        timers |= {style: cold_timer(f, sets, effort) for style, f in xla_versions.items()}
         seconds = harness.medians(timers, effort.rounds)
         xla = min(xla_versions, key=lambda style: seconds[style])
-        expected, others = (_chained(f, sets)[1] for f in (measured.call, xla_versions[xla]))
+        expected, others = (chained(f, sets)[1] for f in (measured.call, xla_versions[xla]))
         copy_rate = max(copy_rate, 2 * x_bytes / seconds["copy"])
         results[measured.name] = {
             "us": 1e6 * seconds["call"],

@@ -13,10 +13,10 @@ import numpy as np
 import xla_baseline
 
 import jax_nvfp4
-from jax_nvfp4 import NVFP4_2D
+from jax_nvfp4 import MXFP8, NVFP4_2D
 from jax_nvfp4.formats import FLOAT_DTYPES
 from jax_nvfp4.testing import Case
-from jax_nvfp4.testing.cases import COL, DUAL, ROW_SCOPE, SWIZZLED, SWIZZLED_2D
+from jax_nvfp4.testing.cases import COL, DUAL, MX_SWIZZLED, ROW_SCOPE, SWIZZLED, SWIZZLED_2D
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Measured:
 
     def operands(self, x) -> tuple:
         """The operands of `call`, made from x."""
-        is_given = not self.computes_amax and self.case.verb != "amax"
+        is_given = not self.computes_amax and self.case.verb != "amax" and self.case.spec.facts.has_amax
         return self.case.operands(x, jax_nvfp4.amax(x, scope=self.case.spec.scope) if is_given else None)
 
     def reference(self, *operands: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -109,6 +109,9 @@ MEASURED = (
     Measured(Case("quantize", NVFP4_2D), share=0.8),
     Measured(Case("quantize", NVFP4_2D, DUAL), share=0.8),
     Measured(Case("quantize", SWIZZLED_2D, DUAL), share=0.8),
+    Measured(Case("quantize", MXFP8)),
+    Measured(Case("quantize", MXFP8, COL)),
+    Measured(Case("quantize", MX_SWIZZLED, DUAL), share=0.9, times_xla=3.7),
     Measured(Case("dequantize", dtype="bfloat16"), share=0.93),
     Measured(Case("dequantize", axes=COL, dtype="bfloat16")),
     Measured(Case("decode", dtype="bfloat16"), share=0.93),

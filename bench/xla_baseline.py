@@ -8,11 +8,14 @@ functions that round or decode take `style`, and the benchmarks count the faster
 
 * "cast": `float4_e2m1fn` casts and bitcasts;
 * "arithmetic": comparisons, rounding to a step and a table of values.
+
+MXFP8 columns are transposed as "operand" or as "codes".
 """
 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Literal
 
@@ -20,6 +23,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jax_nvfp4 import QuantSpec
 from jax_nvfp4 import swizzle_scales as swizzle
 from jax_nvfp4.formats import NVFP4_FORMAT
 from jax_nvfp4.testing import Case, random_key
@@ -36,6 +40,9 @@ VALUES = np.concatenate([MAGNITUDES, -MAGNITUDES])
 def versions(case: Case, computes_amax: bool = False) -> dict[str, Callable]:
     """Style -> XLA's version of a case, a function of the operands of `case.call` that returns the same."""
     scope, axis = case.spec.scope, case.axes[0]
+    if case.verb == "quantize" and not case.spec.facts.has_amax:
+        function = mx_quantize_dual if case.is_dual else functools.partial(mx_quantize, axis=axis)
+        return {turned: functools.partial(function, spec=case.spec, turned=turned) for turned in ("operand", "codes")}
     if case.verb == "amax":
         return {"": lambda x: (amax(x, scope),)}
     facts = {"tile": case.spec.is_tile} if case.verb in ("quantize", "qdq") and not case.is_dual else {}
@@ -76,6 +83,33 @@ def quantize_dual(x, amax, *, swizzled: bool = False, style: Style = "cast") -> 
     if swizzled:
         scales, column_scales = swizzle(scales), swizzle(column_scales)
     return _pack(codes), scales, _pack(codes.T), column_scales
+
+
+def mx_quantize(x, *, spec: QuantSpec, axis: int = -1, turned: str = "operand") -> tuple[jax.Array, jax.Array]:
+    """(M, K) -> MXFP8 elements and their scales along `axis`, the columnwise ones transposed."""
+    if axis == -2 and turned == "operand":
+        x, axis = x.T, -1
+    facts, (rows, columns) = spec.facts, x.shape
+    block, largest = facts.block, facts.code_max
+    shape = (rows, columns // block, block) if axis == -1 else (rows // block, block, columns)
+    blocks = x.astype(jnp.float32).reshape(shape)
+    a = jnp.max(jnp.abs(blocks), axis=axis, keepdims=True)
+    if spec.scale_rounding == "floor":
+        exponent = jax.lax.bitcast_convert_type(a, jnp.int32) >> 23
+        scales = jnp.maximum(exponent - math.frexp(largest)[1] + 1, 0)
+    else:
+        scales = jnp.minimum(jax.lax.bitcast_convert_type(a * np.float32(1 / largest), jnp.int32) + 0x7FFFFF >> 23, 255)
+    scaled = blocks * jax.lax.bitcast_convert_type(254 - scales << 23, jnp.float32)
+    codes = jnp.clip(scaled, -largest, largest).astype(facts.code_dtype).reshape(rows, columns)
+    scales = jax.lax.bitcast_convert_type(scales.astype(jnp.uint8).squeeze(axis), jnp.dtype(facts.scale_dtype))
+    if axis == -2:
+        codes, scales = codes.T, scales.T
+    return codes, swizzle(scales) if spec.scale_layout == "swizzled" else scales
+
+
+def mx_quantize_dual(x, *, spec: QuantSpec, turned: str = "operand") -> tuple[jax.Array, ...]:
+    """`mx_quantize` along both axes."""
+    return *mx_quantize(x, spec=spec), *mx_quantize(x, spec=spec, axis=-2, turned=turned)
 
 
 def dequantize(
